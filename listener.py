@@ -1,14 +1,6 @@
 """The scripted human of functions: a person who listens, remembers, and tells what a task hides, one thing at a time.
 
-A fact of a task is a detail's name, example questions or keywords, and a reply:
-    {"detail": "currency", "questions": ["Which currency?"], "reply": "Euros, please."}
-More is optional:
-    term     what it is about, a key of the task's `terms`: {"big": {"names": ["big", "large"]}}
-    aspect   what it settles, a key of [aspects] in listener.toml
-    values   what a proposal must say to be right: {"number": ["20"], "edge": ["in"]}; keys of [kinds]
-    needs    details that are told before
-    implies  details that it settles as well
-A task's `sure` has replies for aspects that hide nothing: [{"aspect": "empty", "reply": "Then the list is empty."}].
+The keys of a fact of a task, and what can be asked and said: listener.toml.
 
 How a message is understood. It is cut into sentences. A sentence that asks is compared with each fact: which terms it
 names in any form of their words, which aspects its wording fits, what it takes up from earlier replies, what it shares
@@ -40,14 +32,9 @@ ONCE = ("order", "group")                                          # of which a 
 HIDDEN = ("except", "extra")                                       # what nobody can know that it is there
 RESULT = ("ties", "count", "format", "between", "round", "empty", "absent", "fewer")    # of which a task has one each
 CONTENT = {"field": 0.8, "word": 1.5, "number": 0.7}    # kinds that a question takes up from a fact -> points
-BACK = re.compile(r"\b(then|that|this|it|there|those|them|here)\b")    # what points back to the sentence before
-SPECIFIC = re.compile(r"\b(what|which|same|equal|exact|precise|specific|concrete|certain) values?\b"    # not a term
-                      r"|\bvalue of the (?=limit|threshold)")
 NEXT = {("high", "out"): 1, ("high", "in"): -1, ("low", "out"): -1, ("low", "in"): 1}    # (end, edge) -> step beyond it
 ROUNDED = {"down": math.floor, "up": math.ceil, "nearest": lambda number: math.floor(number + 0.5)}
 SPOKEN = {"times": "*", "plus": "+", "minus": "-", "twice": "2*", "all_that": ")"}
-ENDINGS = re.compile(r"('s|s|es|ed|ing|ers?|est|ly|ness|ies|ied|iers?|iest|iness|ily|ity|ment|able|ful|ive|ion|some|"
-                     r"ous|e|y)$")
 
 
 # ---- The dialogue
@@ -285,7 +272,7 @@ class Listener:
         alone = heard.top()
         if scene:    # it sets the topic, and the aspect of a question that points back to it
             wide = self.weigh(scene + question, memory)
-            whole = alone[1] and (heard.terms or not BACK.search(question)) and not acts["cases"].search(scene)
+            whole = alone[1] and (heard.terms or not tables()["acts"]["back"].search(question)) and not acts["cases"].search(scene)
             heard = heard._replace(terms=heard.terms or wide.terms, said=wide.said,
                                    aspects=(heard if whole else wide).aspects)
         tied = acts["leads"].search(question) and not self.mentions(question, memory) and \
@@ -310,7 +297,7 @@ class Listener:
     def next_layers(self, heard, memory):
         """What is open about the terms of a text, or about the last topic if it points back to that."""
         terms = heard.terms
-        if not terms and BACK.search(heard.text) and not tables()["acts"]["result"].search(heard.text):
+        if not terms and tables()["acts"]["back"].search(heard.text) and not tables()["acts"]["result"].search(heard.text):
             terms = memory.topics[-1:]
         return [fact for fact in self.facts if fact.name not in memory.told and fact.aspect not in HIDDEN
                 and self.first(fact, memory.told) == fact and fact.term and fact.term in terms]
@@ -502,7 +489,9 @@ class Listener:
             condition = r"\b(if|when|in case|for|with)\b[^,]*|^\W*(none|nothing|no \w+)\b[^,:]*[,:]"
             heard = heard._replace(said=self.said(re.sub(condition, "", heard.text)))
         said = heard.said
-        if fact.aspect in ("limit", "edge") and self.is_next_to(said, fact):
+        step = NEXT.get((*said["end"], *said["edge"])) if fact.aspect in ("limit", "edge") else 0
+        beside = {str(int(n) + step) for n in said["number"] if re.fullmatch(r"\d{1,9}", n)} if step else None
+        if beside == fact.values.get("number") and fact.values.get("edge") != said["edge"]:    # over 2, for 3 or more
             return "right" if "edge" in fact.values and fact.name in told else "unsure"
         groups = tables()["aspects"].get(fact.aspect, {}).get("kinds") or [[kind] for kind in fact.values]
         for kinds in groups:
@@ -533,13 +522,6 @@ class Listener:
         if grades & {"wrong", "partly"}:
             return "partly" if grades & {"right", "partly"} else "wrong"
         return next((grade for grade in ("unsure", "open", "right") if grade in grades), "")
-
-    def is_next_to(self, said, fact):
-        """Whether a claimed limit says the same of whole numbers: more than 2, for 3 or more."""
-        sign = NEXT.get((*said["end"], *said["edge"]))
-        if not sign or fact.values.get("edge") == said["edge"]:
-            return False
-        return {str(int(n) + sign) for n in said["number"] if n.isdigit()} == fact.values.get("number")
 
     def claimed_keys(self, fact, heard, mine):
         """The keys that a claim about a fact names, less those that only say what it is about."""
@@ -776,7 +758,7 @@ class Listener:
         """
         heard, table = self.read(question, memory), tables()["weights"]
         text = re.sub(r"\b[a-z]\w*", lambda match: "term" if stem(match[0]) in self.known else match[0],
-                      self.without_asides(question))
+                      tables()["acts"]["aside"].sub("", self.shadow(question)))
         found = [table[feature] for feature in features(text) if feature in table]
         odds = {name: math.exp(1.5 * heard.aspects.get(name, 0) + 0.5 * sum(each[name] for each in found))
                 for name in tables()["aspects"]}
@@ -802,16 +784,13 @@ class Listener:
         return re.sub(r"\b(?:(?:most|least|more|less) )?([a-z]+)",
                       lambda match: "term" if stem(match[1]) in self.known else match[0], self.shadow(text))
 
-    def without_asides(self, text):
-        return tables()["acts"]["aside"].sub("", self.shadow(text))
-
     def aspects(self, text):
         """aspect -> points of a question. A long match is worth a little more than a short one.
 
         Two hints are as good as a sure pattern where none fits. Of the aspects of a result, those count that it has.
         """
-        points, shadow = {}, self.without_asides(text)
-        table = tables()["aspects"]
+        points, table = {}, tables()["aspects"]
+        shadow = tables()["acts"]["aside"].sub("", self.shadow(text))
         longest = {name: max((len(match[0]) for match in aspect["sure"].finditer(shadow)), default=0)
                    for name, aspect in table.items()}
         most = 1 if any(length for name, length in longest.items() if name != "define") else 2
@@ -828,7 +807,7 @@ class Listener:
 
     def mentions(self, text, memory):
         """term -> how clearly a text names it. A term that only a later reply brings up is not known before."""
-        text = SPECIFIC.sub(" ", text)
+        text = tables()["acts"]["specific"].sub(" ", text)
         known = set(map(stem, words_of((self.request + " " + memory.heard).replace("-", " "))))
         words = [word for word in words_of(text.replace("-", " "))
                  if word in self.spelled or word != "values" and word not in self.key_words]
@@ -836,12 +815,12 @@ class Listener:
         clear = {stem(word) for before, word, after in zip(["", *words], words, [*words[1:], ""])
                  if before != "how" and after != "enough"}    # "how long" and "long enough" need not mean "long"
         exact = {term for term, names in self.names.items()
-                 if any(set(name.split()) - listed("small") <= set(words) for name in names)}
+                 if any(set(name.split()) - data()["words"]["small"] <= set(words) for name in names)}
         taken = {stem(word) for term in exact for name in self.names[term] for word in name.split() if word in words}
         found = {}
         for term, names in self.stems.items():
             here, faint = (clear, dim) if term in exact else (clear - taken, dim - taken)    # a form of another term
-            part = any(name & here - set(self.field_of) - set(map(stem, listed("stop"))) for name in names if len(name) > 1)
+            part = any(name & here - set(self.field_of) - set(map(stem, data()["words"]["stop"])) for name in names if len(name) > 1)
             whole = any(name <= here for name in names)
             if term in self.open or any(name <= known for name in names):
                 found[term] = 1.0 if whole else 0.5 if part or any(name <= faint for name in names) else 0
@@ -851,7 +830,7 @@ class Listener:
         """kind -> tokens: what a text says, in the kinds of listener.toml."""
         text = rewritten("counted", text)
         quoted = set(re.findall(r"\"([^\"]+)\"", text))
-        strange = {each for each in quoted if each[0].isalnum() and each not in listed("stop")
+        strange = {each for each in quoted if each[0].isalnum() and each not in data()["words"]["stop"]
                    and not self.vocabulary.search(each)
                    and not set(map(stem, words_of(each))) & {*self.field_of, *self.known}}
         shadow = self.with_terms(text)
@@ -861,7 +840,7 @@ class Listener:
         found["number"] = set(re.findall(number, text))
         found["word"] = {match[1] for match in self.vocabulary.finditer(text)} | strange
         found["field"] = {self.field_of[stem(word)] for word in words_of(text) if stem(word) in self.field_of
-                          and (word not in listed("stop") or word in {*self.key_words, *self.spelled})}
+                          and (word not in data()["words"]["stop"] or word in {*self.key_words, *self.spelled})}
         found["mark"] |= {each.strip() or each for each in quoted if not re.search(r"\w", each)}
         if len(found["edge"]) > 1:
             found["edge"] = {"out" if re.search(r"\b(not|no longer|never|exclu\w+)\b|n't\b", text) else "in"}
@@ -872,11 +851,12 @@ class Listener:
     # What a task says
 
     def __init__(self, task):
-        raws = task["facts"] or []
+        raws = [raw | {"questions": [*list_of(raw.get("question")), *list_of(raw.get("questions"))]}
+                for raw in task["facts"] or []]
         terms = {term: list_of((about or {}).get("names")) or [term] for term, about in (task["terms"] or {}).items()}
         terms |= {raw["term"]: [raw["term"]] for raw in raws if raw.get("term") and raw["term"] not in terms}
         self.names = {term: [name.lower().replace("-", " ") for name in names] for term, names in terms.items()}
-        self.stems = {term: [{stem(word) for word in name.split() if word not in listed("small")} or {name} for name in names]
+        self.stems = {term: [{stem(word) for word in name.split() if word not in data()["words"]["small"]} or {name} for name in names]
                       for term, names in self.names.items()}
         self.spelled = {word for names in self.names.values() for name in names for word in name.split()}
         self.known = set().union(*(name for names in self.stems.values() for name in names))
@@ -891,8 +871,7 @@ class Listener:
         self.own = {(fact.term, fact.aspect) for fact in self.facts}
         self.open = {fact.term for fact in self.facts if not fact.needs}    # terms of the request
         self.sure = {row["aspect"]: row["reply"] for row in task["sure"] or []}
-        self.examples = {plain(question): fact.name for fact, raw in zip(self.facts, raws)
-                         for question in questions_of(raw)}
+        self.examples = {plain(question): fact.name for fact, raw in zip(self.facts, raws) for question in raw["questions"]}
         defined = {fact.term: fact.values for fact in self.facts if fact.aspect == "define"}
         for fact in self.facts:    # a limit is one of a number, a choice of words is one of a key of words
             values = defined.get(fact.term, {})
@@ -913,7 +892,7 @@ class Listener:
         keys |= {str(key).lower() for each in values for key in list_of(each.get("field"))}
         figures = {*re.findall(r"[\"'](\w+)[\"']\s*:\s*-?\d", shown), *measures}
         self.labels = set(re.findall(r"[\"'](\w+)[\"']\s*:\s*[\"']", shown))
-        self.key_words = {word: "_figure" if key in figures else "_label" for key in sorted(keys - listed("keep"))
+        self.key_words = {word: "_figure" if key in figures else "_label" for key in sorted(keys - data()["words"]["keep"])
                           for word in (key, key + "s", key.removesuffix("s"))}
         self.field_of = {stem(key): key for key in sorted(keys)}
         for names in self.names.values():    # a term that stands for a key
@@ -941,7 +920,7 @@ class Listener:
 
     def fact(self, n, raw):
         """A fact as it stands in a file, with what goes without saying."""
-        questions, aspect = questions_of(raw), raw.get("aspect") or ""
+        questions, aspect = raw["questions"], raw.get("aspect") or ""
         name = str(raw.get("detail") or (questions or [f"fact {n}"])[0])
         values = {kind: {str(token).lower().strip() or " " for token in list_of(tokens)}
                   for kind, tokens in (raw.get("values") or {}).items() if tokens not in (None, [], "")}
@@ -968,13 +947,8 @@ def data():
     """listener.toml, with compiled patterns of what is rewritten."""
     found = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     rewrites = {name: [(re.compile(old), new) for old, new in rows] for name, rows in found["rewrites"].items()}
-    return found | {"rewrites": rewrites}
-
-
-@cache
-def listed(name):
-    """A set of words of listener.toml."""
-    return set(data()["words"][name].split())
+    found["endings"] = re.compile(rf"({found['endings']})$")
+    return found | {"rewrites": rewrites, "words": {name: set(text.split()) for name, text in found["words"].items()}}
 
 
 @cache
@@ -1030,7 +1004,7 @@ def says(name, *key, fill=""):
 def stem(word):
     """What the forms of a word share: busy, busier and busily -> bus."""
     word = re.sub(r"nc[ey]$", "nt", word)
-    while len(shorter := ENDINGS.sub("", word)) >= 3 and shorter != word:
+    while len(shorter := data()["endings"].sub("", word)) >= 3 and shorter != word:
         word = shorter
     return re.sub(r"([^aeiou])\1$", r"\1", word)
 
@@ -1041,13 +1015,13 @@ def words_of(text):
 
 def stems_of(text):
     """The stems of the words that carry meaning."""
-    return [stem(word) for word in words_of(text) if word not in listed("stop")]
+    return [stem(word) for word in words_of(text) if word not in data()["words"]["stop"]]
 
 
 def plain(text):
     """A text in lower case, with digits for number words, and without code, list marks and points of "e.g."."""
     text = rewritten("plain", re.sub(r"```.*?(```|$)", " ", text, flags=re.S).lower())
-    return re.sub(r"\w+", lambda match: data()["words"]["digits"].get(match[0], match[0]), text)
+    return re.sub(r"\w+", lambda match: data()["digits"].get(match[0], match[0]), text)
 
 
 def rewritten(name, text):
@@ -1060,11 +1034,6 @@ def rewritten(name, text):
 def sentences(text):
     parts = re.split(r"(?<=[.?!])[\"')\]]*\s+|\n+", text)
     return [part.strip() for part in parts if re.search(r"\w", part)]
-
-
-def questions_of(raw):
-    """The example questions of a fact as it stands in a file."""
-    return [*list_of(raw.get("question")), *list_of(raw.get("questions"))]
 
 
 def list_of(value):
