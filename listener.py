@@ -57,11 +57,6 @@ def scripted_reply(task, dialogue, manner="plain"):
     return reply, list(told)
 
 
-@lru_cache(maxsize=256)
-def listener(text):
-    return Listener(json.loads(text))
-
-
 @lru_cache(maxsize=20_000)
 def replied(human, memory, message, manner):
     return human.reply(memory, message, manner)
@@ -242,7 +237,7 @@ class Listener:
         if strong and top in (*RESULT, *HIDDEN):
             likely = [fact for fact in self.facts if self.points(fact, heard) > 0 and (
                 fact.term in heard.terms or fact.aspect in ("", top, *HIDDEN))]
-            none = self.sure.get(top) or tables()["aspects"][top]["none"]
+            none = self.sure.get(top) or tables()["aspects"][top].get("none", "")
             hit = fact and (fact.aspect in HIDDEN or fits and not fact.aspect)
             if top in HIDDEN and not heard.terms and not hit:
                 return self.anything(heard, memory, none)
@@ -250,10 +245,9 @@ class Listener:
                 left = [fact for fact in likely if fact.aspect in HIDDEN and fact.name not in memory.told]
                 return None, says("not_here") if left else none
         layers = self.next_layers(heard, memory)
-        measures = [each for each in self.facts if each.aspect == "formula" and each.term in heard.terms]
-        if not fact or fact.aspect != "limit" or fact.term in heard.terms or self.aspects(question).get("limit"):
-            measures = []
-        fact = next((each for each in measures if each.name not in memory.told), fact)    # "What is the cost?"
+        if fact and fact.aspect == "limit" and not (fact.term in heard.terms or self.aspects(question).get("limit")):
+            fact = next((each for each in self.facts if each.aspect == "formula" and each.term in heard.terms
+                         and each.name not in memory.told), fact)    # "What is the cost?"
         repeats = fact and fact.name in memory.told and fact.aspect in HEADS and self.points(fact, heard) < SURE
         vague = re.fullmatch(r"and (the|an?) \w+\W*", question) and not (heard.terms or self.aspects(question))
         if score >= (HEARD if fact and fact.aspect else 1.5) and not (repeats and layers) and not vague:
@@ -490,8 +484,8 @@ class Listener:
             heard = heard._replace(said=self.said(re.sub(condition, "", heard.text)))
         said = heard.said
         step = NEXT.get((*said["end"], *said["edge"])) if fact.aspect in ("limit", "edge") else 0
-        beside = {str(int(n) + step) for n in said["number"] if re.fullmatch(r"\d{1,9}", n)} if step else None
-        if beside == fact.values.get("number") and fact.values.get("edge") != said["edge"]:    # over 2, for 3 or more
+        beside = {str(int(n) + step) for n in said["number"] if step and re.fullmatch(r"\d{1,9}", n)}
+        if step and beside == fact.values.get("number") and fact.values.get("edge") != said["edge"]:    # over 2, for 3 up
             return "right" if "edge" in fact.values and fact.name in told else "unsure"
         groups = tables()["aspects"].get(fact.aspect, {}).get("kinds") or [[kind] for kind in fact.values]
         for kinds in groups:
@@ -557,22 +551,22 @@ class Listener:
 
     def worked_out(self, text, memory):
         """(a text with what a told formula comes to in place of the numbers of its keys, a sentence, the formula)"""
-        row, code = self.amounts(text), ""
+        row, caps = self.amounts(text), []
         fact = next((fact for fact in self.facts if fact.aspect == "formula" and fact.name in memory.told
                      and fact.about["field"] <= row.keys()), None)
-        if fact:
-            words = words_of(plain(fact.reply).replace("all that", "all_that"))
-            code = "".join(row.get(self.field_of.get(stem(word)), SPOKEN.get(word, "")) or word * word.isdigit()
-                           for word in words)
-        code, caps = "(" * (")" in code) + code, []
-        for extra in self.facts if fact else []:
+        if not fact:
+            return text, "", None
+        words = words_of(plain(fact.reply).replace("all that", "all_that"))
+        code = "".join(row.get(self.field_of.get(stem(word)), SPOKEN.get(word, "")) or word * word.isdigit()
+                       for word in words)
+        code = "(" * (")" in code) + code
+        for extra in self.facts:
             meant = not extra.about["word"] or extra.about["word"] & self.said(text)["word"]
             if extra.aspect == "extra" and extra.term == fact.term and meant:
                 number = next(iter(extra.about["number"] or map(row.get, extra.about["field"])), "") or ""
                 steps = [step for step in extra.values.get("op", ()) if step in "*+-"]
                 caps += [int(number)] if number.isdigit() and not steps else []
-                code = f"({code}){steps[0]}{number}" if steps else code
-                code *= extra.name in memory.told
+                code = (f"({code}){steps[0]}{number}" if steps else code) * (extra.name in memory.told)
         if not re.fullmatch(r"[(]{0,2}\d+([-+*]\d+)*([)][-+*]\d+){0,2}", code):
             return text, "", fact
         result = min([eval(code), *caps])
@@ -850,7 +844,8 @@ class Listener:
 
     # What a task says
 
-    def __init__(self, task):
+    def __init__(self, text):
+        task = json.loads(text)
         raws = [raw | {"questions": [*list_of(raw.get("question")), *list_of(raw.get("questions"))]}
                 for raw in task["facts"] or []]
         terms = {term: list_of((about or {}).get("names")) or [term] for term, about in (task["terms"] or {}).items()}
@@ -905,13 +900,10 @@ class Listener:
         words |= set(re.findall(r"[\"']([^\"'\\\n]{2,30})[\"']", shown)) - keys
         words = sorted((word for word in words if word[:1].isalnum()), key=len, reverse=True)
         self.spellings = "|".join(map(re.escape, words)) or "(?!)"
-        self.vocabulary = re.compile(rf"\b({self.spellings})(?:s|'s)?\b")
-        item = rf"[(\[\"']*\b(?:[a-z]\d+|{self.spellings}|\d+)\b"
-        self.example = re.compile(rf"{item}(?:[^\w?]{{1,6}}{item})+[)\]\"']*")
         figures = "|".join(word for word, kind in self.key_words.items() if kind == "_figure") or "(?!)"
-        self.having = re.compile(rf"\b(?:(with|has|have|had|having|and|but) (?:no|zero)|without(?: an?| any)?)"
-                                 rf" ({figures})\b(?: at all)?")
-        self.lacking = re.compile(rf"\b({data()['acts']['lacks']}) (?=\"?({self.spellings})\b)")
+        self.vocabulary, self.having, self.lacking, self.example = (
+            re.compile(text.replace("FIGURE", figures).replace("WORD", self.spellings))
+            for text in data()["templates"].values())
         rows = re.findall(r"def \w+\((\w+s)\)", code)[:1] if task["terms"] else []
         one = re.sub(r"(?<=ch|sh|ss|.x)es$|s$", "", re.sub(r"ies$", "y", *rows)) if rows else ""
         self.row = one or "thing"
@@ -939,6 +931,9 @@ class Listener:
                     list_of(raw.get("implies")), {} if aspect else words)
 
 
+listener = lru_cache(maxsize=256)(Listener)    # text of a task -> its human
+
+
 # ---- Words
 
 
@@ -962,15 +957,11 @@ def tables():
     found["kinds"] = {kind: {token: pattern(text) for token, text in tokens.items()}
                       for kind, tokens in found["kinds"].items()} | {kind: {} for kind in CONTENT}
     found["settled"] = [row | {"asks": pattern(row["asks"])} for row in found["settled"]]
-    found["aspects"] = {name: dict(aspect) for name, aspect in found["aspects"].items()}
-    for aspect in found["aspects"].values():
-        hints = aspect.get("likely", "").splitlines()
-        aspect |= {"sure": pattern(aspect["sure"]), "likely": [pattern(hint) for hint in hints if hint]}
-        aspect |= {"also": aspect["also"].split(), "over": aspect["over"].split(), "none": aspect.get("none", "")}
-        aspect["kinds"] = [kinds.split("/") for kinds in aspect["kinds"].split()]
-    asked = {name: aspect.pop("asked", "").strip().splitlines() for name, aspect in found["aspects"].items()}
-    return found | {"weights": weights({name: [features(plain(line)) for line in lines]
-                                        for name, lines in asked.items()})}
+    found["aspects"] = {name: aspect | {
+        "sure": pattern(aspect["sure"]), "likely": [*map(pattern, aspect.get("likely", "").split("\n"))][:-1],
+        "kinds": [kinds.split("/") for kinds in aspect["kinds"]]} for name, aspect in found["aspects"].items()}
+    return found | {"weights": weights({name: [features(plain(line)) for line in aspect.get("asked", "").splitlines()]
+                                        for name, aspect in found["aspects"].items()})}
 
 
 def features(text):
