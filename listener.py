@@ -106,7 +106,9 @@ class Listener:
 
     def reply(self, memory, message, manner):
         """(reply, details told for the first time, the memory after it)"""
-        text = self.spoken(plain(message))
+        text = plain(message)
+        if not tables()["acts"]["listing"].search(text):    # to have no delay is to have a delay of 0
+            text = self.having.sub(lambda match: f"{match[1] or 'with'} 0 {match[2]}", text)
         claims, questions, topics, cases = self.hear(text, memory)
         now = memory._replace(topics=(*memory.topics, *topics))
         now = now._replace(told=(*now.told, *self.judge(claims, now, True)[1]))
@@ -180,11 +182,12 @@ class Listener:
         for part in parts:
             now = memory._replace(topics=(*memory.topics, *topics))
             body, _, tail = part.rpartition(", " if ", " in part else " - ")
-            tagged = part not in self.examples and body and acts["approves"].fullmatch(tail.rstrip("?.! "))
-            if part is not parts[0] and acts["approves"].fullmatch(part.rstrip("?.! ")) and not self.mentions(part, now):
+            approves = acts["approves"].fullmatch(tail.rstrip("?.! ")) and not self.mentions(tail, now)
+            tagged = part not in self.examples and body and approves
+            if part is not parts[0] and approves and not body:
                 continue    # "Is that right?"
             puts = part is not parts[-1] and part.endswith(".") and acts["cases"].search(part)    # the question follows
-            case = None if puts or part in self.examples else self.settled(scene + part, now)
+            case = None if puts or part in self.examples else self.settled(scene + (body if tagged else part), now)
             if case:
                 cases.append(case)
                 topics += [case[2].term] * bool(case[2].term)
@@ -269,9 +272,7 @@ class Listener:
             whole = alone[1] and (heard.terms or not tables()["acts"]["back"].search(question)) and not acts["cases"].search(scene)
             heard = heard._replace(terms=heard.terms or wide.terms, said=wide.said,
                                    aspects=(heard if whole else wide).aspects)
-        tied = acts["leads"].search(question) and not self.mentions(question, memory) and \
-            self.aspects(scene).get("ties", 0) >= SURE
-        conditions = [scene] if acts["cases"].search(scene) or tied else []
+        conditions = [scene] if acts["cases"].search(scene) else []
         conditions += [match[0] for match in acts["condition"].finditer(question)]
         for aspects in map(self.aspects, conditions):
             top = max(aspects, key=aspects.get, default="")
@@ -532,9 +533,7 @@ class Listener:
 
         loosely: a number alone puts a case.
         """
-        body, _, tail = text.rpartition(", ")
-        tagged = tables()["acts"]["approves"].fullmatch(tail.rstrip("?.! ")) and not self.mentions(tail, memory)
-        heard = self.read(rewritten("counted", body if tagged else text), memory)
+        heard = self.read(rewritten("counted", text), memory)
         looks = (self.rounded, partial(self.member, loosely=loosely), self.shown, self.reach)
         for sentence, facts, fact in filter(None, (look(heard, memory) for look in looks)):
             fresh = [each for each in facts if each.name not in memory.told]
@@ -600,18 +599,15 @@ class Listener:
                   and not (fact.aspect == "edge" and mine.get("except") in used)]
         if untold:
             return (made, untold[:1], define) if made else None
-        number, _, _, denied = cases[0]
         fits = [fit for fit, _ in fits]
         if None in fits or len(fits) == 1:
-            kind = ("alone" if number else "depends") if None in fits else "one" if fits[0] else "none"
+            kind = "depends" if None in fits else ("one" if fits[0] else "none") + " denied" * cases[0][-1]
             sentence = says(kind, text, fill=self.names[define.term][0])
-            lead = "" if None in fits or denied else "Yes, " if fits[0] else "No, "
-            sentence = lead + (sentence if lead else sentence[0].upper() + sentence[1:])
         else:
-            right = all(denied != fit for (*_, denied), fit in zip(cases, fits)) and not acts["choice"].search(text)
-            lead = "" if acts["choice"].search(text) else "Not quite. "
+            right = all(denied != fit for (*_, denied), fit in zip(cases, fits))
             each = " and ".join(f"{case[0]} {'counts' if fit else 'does not'}" for case, fit in zip(cases, fits))
-            sentence = says("yes", text) if right else f"{lead}{each}."
+            choice = acts["choice"].search(text)
+            sentence = f"{each}." if choice else says("yes", text) if right else f"Not quite. {each}."
         return f"{made} {sentence}".strip(), used, define
 
     def cases(self, text, mine, memory):
@@ -759,14 +755,6 @@ class Listener:
         total = sum(odds.values()) + 0.05
         points = {name: CERTAIN * number / total for name, number in odds.items() if number > total / 50}
         return heard._replace(aspects=points)
-
-    def spoken(self, text):
-        """A text in which to have no delay is to have a delay of 0, and "How sweet?" asks how much sweetness."""
-        if not tables()["acts"]["listing"].search(text):
-            text = self.having.sub(lambda match: f"{match[1] or 'with'} 0 {match[2]}", text)
-        keys = {name: key for name, key in self.field_of.items() if name not in self.known}
-        return re.sub(r"\bhow ([a-z]+)(?=\W*$)", lambda match: f"how much {keys[stem(match[1])]} is needed"
-                      if stem(match[1]) in keys and match[1] not in self.key_words else match[0], text)
 
     def shadow(self, text):
         """A text with "row" for the rows' noun and "_figure" or "_label" for their keys."""
