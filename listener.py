@@ -132,6 +132,8 @@ class Listener:
             words = [says("first", text), *words]    # a correction is an answer
         elif targets:
             fact = self.by_name[next((name for name in targets if name not in now.told), next(iter(targets)))]
+            fact = next((each for each in self.facts if each.aspect in HIDDEN and {fact.name, each.name} <= {*now.told}
+                         and each.term == fact.term and each.about["word"] & self.said(text)["word"]), fact)
             words += [says("first", text)] if len(targets) > 1 else []
             again = "unsettled" if self.leaves_open(fact, text) else "again"
             case = self.settled(text, now, True) if again == "unsettled" and fact.name in now.told else None
@@ -586,13 +588,14 @@ class Listener:
         shadow = self.with_terms(acts["aside"].sub("", text))
         if "join" in define.values and acts["joins"].search(text):
             return says("either" if define.values["join"] == {"or"} else "both", text), [], define
-        if acts["rules"].search(shadow) or not loosely and not acts["instance"].search(shadow):
+        if acts["rules"].search(shadow) or not (loosely or acts["instance"].search(shadow) or acts["bounds"].search(shadow)):
             return only
         cases = self.cases(text, mine, memory)
         if not cases:    # "3 stops" of a kind that goes by the delay
             keys = self.amounts(text).keys() - self.labels - define.about["field"]
             parts = [fact for fact in self.facts if fact.aspect == "formula" and fact.about["field"] & keys]
-            return (self.not_by(define, text), [], define) if keys and not parts else only
+            instead = "" if made or parts or not keys else self.not_by(define, text)
+            return (instead, [], define) if instead else only
         fits = [self.one_of(mine, *case) for case in cases]
         used = [fact for _, facts in fits for fact in facts]
         untold = [fact for fact in used if fact.name not in memory.told and fact.aspect in ("limit", "edge")
@@ -605,13 +608,13 @@ class Listener:
             sentence = says(kind, text, fill=self.names[define.term][0])
         else:
             right = all(denied != fit for (*_, denied), fit in zip(cases, fits))
-            each = " and ".join(f"{case[0]} {'counts' if fit else 'does not'}" for case, fit in zip(cases, fits))
+            each = ", ".join(f"{case[0]} {'counts' if fit else 'does not'}" for case, fit in zip(cases, fits))
             choice = acts["choice"].search(text)
             sentence = f"{each}." if choice else says("yes", text) if right else f"Not quite. {each}."
         return f"{made} {sentence}".strip(), used, define
 
     def cases(self, text, mine, memory):
-        """[(number, limit, word -> whether it is lacking, whether it is said not to be one)] of each case in a text
+        """[(number, the average, word -> whether it is lacking, whether it is said not to be one)] of each case in a text
 
         What a text says of words goes for the next number as well. "At most 35" puts two cases, 35 and 36. There are
         none if the text claims other things, too.
@@ -620,38 +623,41 @@ class Listener:
         mean = acts["averages"].search(text) if limit and "mean" in limit.values else None
         text = self.lacking.sub("lacking ", text.replace(mean[0], " ") if mean else text)
         special = special if special and special.about["word"] & self.said(text)["word"] else None
-        bound = self.said(mean[0])["number"] if mean else (special or limit or mine["define"]).about["number"]
-        bound = bound or limit and limit.values.get("mean") or set()
-        parts, found, words, plainly = [("", "")], {}, {}, bool(special)
+        mean = self.said(mean[0])["number"] if mean else set()
+        bound = mean or (special or limit or mine["define"]).about["number"] or limit and limit.values.get("mean")
+        parts, found, words, plainly = [("", "")], [], {}, bool(special)
         for part in acts["parts"].split(acts["opening"].sub("", text)):
             numbers = self.said(part)["number"] - {number for key, number in self.amounts(part).items()
                                                    if key not in self.labels | mine["define"].about["field"]}
-            numbers = numbers or (bound if acts["own"].search(part) else set())
+            numbers = numbers or acts["own"].search(part) and bound or set()
             points = self.aspects(self.vocabulary.sub(" ", part))
             if len(numbers) > 1 or not numbers and any(points.get(name, 0) >= SURE for name in (*RESULT, *ONCE)):
                 return []
-            before, said = parts.pop() if not numbers or parts[-1][0] in ("", *numbers) else ("", "")
+            turns = acts["turns"].search(part) and (not numbers or parts[-1][0])    # "except in the cup, ..."
+            before, said = parts.pop() if not turns and (not numbers or parts[-1][0] in ("", *numbers)) else ("", "")
             parts.append((next(iter(numbers), before), f"{said} {part}"))
         for number, part in parts:
             here = {match[1]: part[:match.start()].rstrip('"').endswith("lacking ")
                     for match in self.vocabulary.finditer(part)}
             taken = {self.column.get(word) for word in here}
-            words = {word: lacks for word, lacks in words.items() if self.column.get(word) not in taken} | here
+            kept = {} if acts["others"].search(part) else words
+            words = {word: lacks for word, lacks in kept.items() if self.column.get(word) not in taken} | here
             said, denied = self.said(part), bool(acts["denies"].search(self.with_terms(part)))
             if number and acts["bounds"].search(self.shadow(part)):
                 step = NEXT.get((*(said["end"] or limit.values.get("end", ())), *said["edge"]))
                 if denied or not step or not re.fullmatch(r"\d{1,9}", number):
                     return []
-                other, denied = str(int(number) + step), said["edge"] == {"out"}
-                found[other] = other, bound, words, not denied
+                denied = said["edge"] == {"out"}
+                found.append((str(int(number) + step), mean, words, not denied))
             else:
                 plainly |= bool(number)
-            found[number] = number, bound, words, denied
+            found.append((number, mean, words, denied))
         known = [fact for name in ("values", "names", "except") if (fact := mine.get(name)) and fact.name in memory.told]
         alone = words and (acts["any"].search(text) or special in known or known and acts["asks_if"].search(text))
-        return list(found.values()) if (plainly if "" not in found else alone) else []
+        fits = any(self.column.get(word) in mine["define"].about["field"] for word in words) or special
+        return found if (plainly if found[-1][0] else alone and fits and len(found) == 1) else []
 
-    def one_of(self, mine, number, bound, words, denied):
+    def one_of(self, mine, number, mean, words, denied):
         """(whether a case is one of a kind, None if that is open; the facts that settle it)"""
         define, limit, label = mine["define"], mine.get("limit"), mine.get("values") or mine.get("names")
         has = {word for word, lacks in words.items() if not lacks}
@@ -659,6 +665,7 @@ class Listener:
         if special and "ever" in special[0].values:
             return special[0].values["ever"] == {"always"}, special
         fits, used = [], []
+        bound = mean or (special or [limit or define])[0].about["number"] or limit and limit.values.get("mean")
         if limit and {number} == bound:
             edge = mine.get("edge", limit)
             fits, used = [edge.values["edge"] == {"in"} if "edge" in edge.values else None], [limit, edge]
@@ -713,8 +720,9 @@ class Listener:
 
     def amounts(self, text):
         """key -> the number, of at most nine digits, that a text gives it: "a price of 4", "4 letters"."""
-        after = re.findall(r"\b([a-z]\w*)(?: of| is| was| are| at)?[ :=]+(?:only |just |exactly )?(\d{1,9})\b", text)
-        pairs = [*(pair[::-1] for pair in re.findall(r"\b(\d{1,9}) ([a-z]\w*)", text)), *after]
+        key, number = r"\b([a-z]\w*)", r"(?:only |just |exactly )?(\d{1,9})\b"
+        before = [pair[::-1] for pair in re.findall(r"\b(\d{1,9}) ([a-z]\w*)", text)]
+        pairs = re.findall(f"{key} (?:is|was|are|at) {number}", text) + before + re.findall(f"{key}(?: of)?[ :=]+{number}", text)
         return {self.field_of[stem(word)]: str(int(number)) for word, number in pairs if stem(word) in self.field_of}
 
     def not_by(self, fact, text):
