@@ -218,8 +218,6 @@ class Listener:
             questions.append(("", scene.strip()))
         return claims, questions, tuple(topics), cases
 
-    # What a question is about
-
     def answer(self, question, scene, memory):
         """(the fact that a question is about, "") or (None, what to say instead)"""
         acts = tables()["acts"]
@@ -383,8 +381,6 @@ class Listener:
         label, name = tables()["aspects"][fact.aspect]["label"], f'"{self.names[fact.term][0]}"' if fact.term else "it"
         return label.format(term=name) if "{term}" in label else label + f" for {name}" * bool(fact.term)
 
-    # Whether a proposal is right
-
     def judge(self, claims, memory, alone):
         """(sentences, details settled, the last fact) in answer to proposals. alone: nothing else is asked"""
         wrong = [name for name, grade in claims.items() if grade in ("wrong", "partly")]
@@ -528,8 +524,6 @@ class Listener:
             theirs -= {key for key in theirs if any({stem(key)} in self.stems[term] for term in heard.terms)}
         return theirs - (self.people - mine) or theirs
 
-    # What the facts, or the reference, settle of a concrete case
-
     def settled(self, text, memory, loosely=False):
         """(sentences, details, fact) in answer to a message that puts a concrete case: "Is it big with 20?"; or None
 
@@ -633,9 +627,11 @@ class Listener:
             points = self.aspects(self.vocabulary.sub(" ", part))
             if len(numbers) > 1 or not numbers and any(points.get(name, 0) >= SURE for name in (*RESULT, *ONCE)):
                 return []
-            turns = acts["turns"].search(part) and (not numbers or parts[-1][0])    # "except in the cup, ..."
+            turns = parts[-1][0] and acts["turns"].search(part)    # "except in the cup, where it's 10"
             before, said = parts.pop() if not turns and (not numbers or parts[-1][0] in ("", *numbers)) else ("", "")
             parts.append((next(iter(numbers), before), f"{said} {part}"))
+        if len(parts) > 1 and not parts[-1][0]:
+            parts[-2:] = [(parts[-2][0], f"{parts[-2][1]} {parts[-1][1]}")]
         for number, part in parts:
             here = {match[1]: part[:match.start()].rstrip('"').endswith("lacking ")
                     for match in self.vocabulary.finditer(part)}
@@ -743,8 +739,6 @@ class Listener:
         acts = tables()["acts"]
         return other and text.endswith("?") and not acts["rules"].search(text) and not acts["bounds"].search(text)
 
-    # What a text says
-
     def read(self, text, memory):
         return Heard(text, self.mentions(text, memory), self.aspects(text), self.said(text), set(stems_of(text)))
 
@@ -838,8 +832,6 @@ class Listener:
             found[kind] = {token} if token in found[kind] and found[kind] != {"z-a", "earlier"} else found[kind]
         return found | {kind: set() for kind in ("end", "ties") if len(found[kind]) > 1}    # both: nothing clear
 
-    # What a task says
-
     def __init__(self, text):
         task = json.loads(text)
         raws = [raw | {"questions": [*list_of(raw.get("question")), *list_of(raw.get("questions"))]}
@@ -871,6 +863,7 @@ class Listener:
                 fact.about["field"].update(keys & labels if fact.aspect in ("values", "names") else keys - labels)
             if fact.aspect in ("limit", "edge") and "end" in values:
                 fact.values["end"] = values["end"]
+            self.column |= {word: key for key in fact.about["field"] for word in fact.about["word"]}
 
     def set_words(self, task, raws):
         """The keys of the rows, their noun, and the words that stand in them."""
@@ -889,8 +882,6 @@ class Listener:
         for names in self.names.values():    # a term that stands for a key
             self.field_of |= {stem(name): key for key in sorted(keys & set(names)) for name in names}
         self.column = {word.lower(): key for key, word in re.findall(r"[\"'](\w+)[\"']: [\"']([^\"']+)[\"']", shown)}
-        for each in values:    # of an exception
-            self.column |= {str(word).lower(): key for key in list_of(each.get("field")) for word in list_of(each.get("word"))}
         self.people = {self.field_of[stem(word)] for word in words_of(self.request) if stem(word) in self.field_of}
         words = {str(word).lower() for each in values for word in list_of(each.get("word"))}
         words |= set(re.findall(r"[\"']([^\"'\\\n]{2,30})[\"']", shown)) - keys
