@@ -1,7 +1,5 @@
 """The scripted human of functions: a person who listens, remembers, and tells what a task hides, one thing at a time.
 
-The keys of a fact of a task, and what can be asked and said: listener.toml.
-
 How a message is understood. It is cut into sentences. A sentence that asks is compared with each fact: which terms it
 names in any form of their words, which aspects its wording fits, what it takes up from earlier replies, what it shares
 with the example questions. The aspects are weighed by patterns and by example questions, both in listener.toml. The
@@ -9,7 +7,7 @@ best fact is told, or what it needs first. A sentence that proposes is cut into 
 corrected. A question that is not understood is answered with what could be meant, and never costs a fact. "Anything
 else?" never denies what is left, but names it instead of telling it.
 
-Standard library only. If you copy this file, copy listener.toml too.
+Standard library only. If you copy this file, copy listener.toml too; it says what a fact of a task consists of.
 """
 import json
 import math
@@ -37,16 +35,12 @@ ROUNDED = {"down": math.floor, "up": math.ceil, "nearest": lambda number: math.f
 SPOKEN = {"times": "*", "plus": "+", "minus": "-", "twice": "2*", "all_that": ")"}
 
 
-# ---- The dialogue
-
-
 def scripted_reply(task, dialogue, manner="plain"):
     """(The human's reply to the last message of a dialogue, names of the details that it tells for the first time)
 
     task: with problem_description and facts, perhaps terms, sure, ground_truth and test_cases; dialogue: messages, of
     which the agent's ("assistant") count; manner: one of MANNERS. A vague human first says "the usual"; a revising one
-    is wrong about one number and takes it back in the next reply. The result depends on these alone: the agent's
-    messages are replayed, so memory needs no state.
+    takes one number back in the next reply. The agent's messages are replayed, so memory needs no state.
     """
     kept = ("problem_description", "ground_truth", "facts", "terms", "sure", "test_cases")
     human = listener(json.dumps({key: task.get(key) for key in kept}, ensure_ascii=False))
@@ -138,8 +132,7 @@ class Listener:
             again = "unsettled" if self.leaves_open(fact, text) else "again"
             case = self.settled(text, now, True) if again == "unsettled" and fact.name in now.told else None
             words += [self.not_by(fact, text) or says(again, text) * (fact.name in now.told)] if not words else []
-            words, told = [*words, fact.reply], [*told, fact.name]
-            words, told = case[:2] if case else (words, told)
+            words, told = case[:2] if case else ([*words, fact.reply], [*told, fact.name])
         elif not any(words):
             words = instead[:1] or [self.lost(self.read(text, now), now)]
         for name in tuple(told):    # a proposal may be right about a limit before its term has been explained
@@ -173,13 +166,11 @@ class Listener:
     def hear(self, text, memory):
         """(detail -> verdict on what a message proposes, [(scene, question)], the terms that it names, cases settled)
 
-        A scene is what is said before a question without being a claim: "Two may be equal. Who goes first then?"
-        """
-        acts = tables()["acts"]
-        parts = []
+        A scene is said before a question and is no claim: "Two may be equal. Who goes first then?" """
+        acts, parts = tables()["acts"], []
         for whole in sentences(text):
-            one = whole in self.examples or self.settled(whole, memory)
-            parts += [whole] if one else sentences(acts["joint"].sub("?\n", acts["preamble"].sub(r"\1.\n", whole)))
+            parts += [whole] if whole in self.examples or self.settled(whole, memory) else sentences(
+                acts["joint"].sub("?\n", acts["preamble"].sub(r"\1.\n", whole)))
         claims, questions, scene, topics, cases = {}, [], "", [], []
         for part in parts:
             now = memory._replace(topics=(*memory.topics, *topics))
@@ -188,27 +179,25 @@ class Listener:
             tagged = part not in self.examples and body and approves
             if part is not parts[0] and approves and not body:
                 continue    # "Is that right?"
-            puts = part is not parts[-1] and part.endswith(".") and acts["cases"].search(part)    # the question follows
-            case = None if puts or part in self.examples else self.settled(scene + (body if tagged else part), now)
+            follows = part is not parts[-1] and part.endswith(".") and acts["cases"].search(part)    # a question
+            case = None if follows or part in self.examples else self.settled(scene + (body if tagged else part), now)
             if case:
                 cases.append(case)
                 topics += [case[2].term] * bool(case[2].term)
                 continue
-            either = part.endswith("?") and acts["either"].search(part)
-            says_so = acts["claims"].search(part)
-            asks = part in self.examples or acts["cases"].search(part) or either or not says_so and (
-                acts["asks" if part.endswith("?") else "requests"].search(part)
-                or part.endswith("?") and self.at_limit(self.read(part, now), now))
-            quoted = acts["quotes"].search(part) or part.endswith(".") and acts["cases"].search(part)
+            open, says_so, puts = part.endswith("?"), acts["claims"].search(part), acts["cases"].search(part)
+            asks = part in self.examples or puts or open and acts["either"].search(part) or not says_so and (
+                acts["asks" if open else "requests"].search(part) or open and self.at_limit(self.read(part, now), now))
+            quoted = acts["quotes"].search(part) or part.endswith(".") and puts
             checked, rest = ({}, []) if quoted or asks and not tagged else self.check(body if tagged else part, now)
-            if checked and part.endswith("?") and not says_so and not tagged and set(checked) <= set(now.told):
+            if checked and open and not says_so and not tagged and set(checked) <= set(now.told):
                 fact = self.answer(part, scene, now)[0]    # what is known is repeated to ask for something else
                 fresh = fact and fact.name not in now.told and self.read(part, now).top(fact.aspect)
                 checked, rest = ({}, []) if fresh else (checked, rest)
             claims = checked | claims
             if checked:
                 questions += [("", clause) for clause in rest if not acts["attached"].search(clause)]
-            elif not quoted and (asks or part.endswith("?")):
+            elif not quoted and (asks or open):
                 questions.append((scene, part))
             else:
                 scene += part + " "
@@ -260,10 +249,9 @@ class Listener:
         return None, self.lost(heard, memory)
 
     def asked(self, question, scene, memory):
-        """(what a question says, the aspect that it fits by itself): with its scene, and with what was told last.
+        """(what a question says, with its scene and what was told last; the aspect that it fits by itself)
 
-        A condition names the aspect of a question, wherever it stands: "If two are equal, what do you want to see?"
-        The number that was told as a limit asks whether it counts.
+        A condition names the aspect, wherever it stands: "If two are equal, what do you want to see?"
         """
         acts, heard = tables()["acts"], self.weigh(question, memory)
         alone = heard.top()
@@ -378,8 +366,8 @@ class Listener:
         """How a person would name a fact: the limit for "big"."""
         if fact.aspect not in tables()["aspects"]:
             return "the " + re.sub(r"[\W_]+", " ", fact.name).strip()
-        label, name = tables()["aspects"][fact.aspect]["label"], f'"{self.names[fact.term][0]}"' if fact.term else "it"
-        return label.format(term=name) if "{term}" in label else label + f" for {name}" * bool(fact.term)
+        label, name = tables()["aspects"][fact.aspect]["label"], self.names.get(fact.term, ["it"])[0]
+        return label.format(term=f'"{name}"') if "{term}" in label else label + f' for "{name}"' * bool(fact.term)
 
     def judge(self, claims, memory, alone):
         """(sentences, details settled, the last fact) in answer to proposals. alone: nothing else is asked"""
@@ -404,8 +392,7 @@ class Listener:
 
     def check(self, sentence, memory):
         """(detail -> verdict on a sentence's claims, the claims that nothing is known about)"""
-        found, rest = {}, []
-        universal = tables()["acts"]["universal"].search(sentence)
+        found, rest, universal = {}, [], tables()["acts"]["universal"].search(sentence)
         sentence = re.sub(r"\b(you mean|(to )?sum(ming)? up|to summari[sz]e|nothing (else|more))\b[:,]?", "", sentence)
         for clause in self.clauses(sentence, memory):
             heard = self.read(clause, memory)
@@ -525,10 +512,7 @@ class Listener:
         return theirs - (self.people - mine) or theirs
 
     def settled(self, text, memory, loosely=False):
-        """(sentences, details, fact) in answer to a message that puts a concrete case: "Is it big with 20?"; or None
-
-        loosely: a number alone puts a case.
-        """
+        """(sentences, details, fact) in answer to a case, "Is it big with 20?", or None; loosely: a number is a case"""
         heard = self.read(rewritten("counted", text), memory)
         looks = (self.rounded, partial(self.member, loosely=loosely), self.shown, self.reach)
         for sentence, facts, fact in filter(None, (look(heard, memory) for look in looks)):
@@ -565,8 +549,6 @@ class Listener:
         if not re.fullmatch(r"[(]{0,2}\d+([-+*]\d+)*([)][-+*]\d+){0,2}", code):
             return text, "", fact
         result = min([eval(code), *caps])
-        for number in map(row.get, fact.about["field"]):
-            text = re.sub(rf"\b0*{number} [a-z]\w*|[a-z]\w*( of| is| was| are| at)?[ :=]+(only |just |exactly )?0*{number}\b", " ", text, count=1)
         return f"with {fact.term} of {result} {text}", f"That makes {result}.", fact
 
     def member(self, heard, memory, loosely=False):
@@ -590,28 +572,25 @@ class Listener:
             parts = [fact for fact in self.facts if fact.aspect == "formula" and fact.about["field"] & keys]
             instead = "" if made or parts or not keys else self.not_by(define, text)
             return (instead, [], define) if instead else only
-        fits = [self.one_of(mine, *case) for case in cases]
-        used = [fact for _, facts in fits for fact in facts]
+        fits, used = zip(*(self.one_of(mine, *case) for case in cases))
+        used = [*chain(*used)]
         untold = [fact for fact in used if fact.name not in memory.told and fact.aspect in ("limit", "edge")
                   and not (fact.aspect == "edge" and mine.get("except") in used)]
         if untold:
             return (made, untold[:1], define) if made else None
-        fits = [fit for fit, _ in fits]
         if None in fits or len(fits) == 1:
             kind = "depends" if None in fits else ("one" if fits[0] else "none") + " denied" * cases[0][-1]
             sentence = says(kind, text, fill=self.names[define.term][0])
         else:
             right = all(denied != fit for (*_, denied), fit in zip(cases, fits))
             each = ", ".join(f"{case[0]} {'counts' if fit else 'does not'}" for case, fit in zip(cases, fits))
-            choice = acts["choice"].search(text)
-            sentence = f"{each}." if choice else says("yes", text) if right else f"Not quite. {each}."
+            sentence = f"{each}." if acts["choice"].search(text) else says("yes", text) if right else f"Not quite. {each}."
         return f"{made} {sentence}".strip(), used, define
 
     def cases(self, text, mine, memory):
         """[(number, the average, word -> whether it is lacking, whether it is said not to be one)] of each case in a text
 
-        What a text says of words goes for the next number as well. "At most 35" puts two cases, 35 and 36. There are
-        none if the text claims other things, too.
+        Words go for the next number as well. "At most 35" puts two, 35 and 36. There are none beside other claims.
         """
         acts, limit, special = tables()["acts"], mine.get("limit"), mine.get("except")
         mean = acts["averages"].search(text) if limit and "mean" in limit.values else None
@@ -621,8 +600,8 @@ class Listener:
         bound = mean or (special or limit or mine["define"]).about["number"] or limit and limit.values.get("mean")
         parts, found, words, plainly = [("", "")], [], {}, bool(special)
         for part in acts["parts"].split(acts["opening"].sub("", text)):
-            numbers = self.said(part)["number"] - {number for key, number in self.amounts(part).items()
-                                                   if key not in self.labels | mine["define"].about["field"]}
+            amounts, home = self.amounts(part), self.labels | mine["define"].about["field"]
+            numbers = {amounts[key] for key in amounts.keys() & home} or self.said(part)["number"] - {*amounts.values()}
             numbers = numbers or acts["own"].search(part) and bound or set()
             points = self.aspects(self.vocabulary.sub(" ", part))
             if len(numbers) > 1 or not numbers and any(points.get(name, 0) >= SURE for name in (*RESULT, *ONCE)):
@@ -736,17 +715,15 @@ class Listener:
         said, mine = self.said(text), fact.about
         kinds = [kind for kind in ("number", "word") if mine[kind] or fact.aspect == "formula"]
         other = any(said[kind] and not said[kind] & mine[kind] for kind in kinds)
-        acts = tables()["acts"]
-        return other and text.endswith("?") and not acts["rules"].search(text) and not acts["bounds"].search(text)
+        return other and text.endswith("?") and not any(tables()["acts"][name].search(text) for name in ("rules", "bounds"))
 
     def read(self, text, memory):
         return Heard(text, self.mentions(text, memory), self.aspects(text), self.said(text), set(stems_of(text)))
 
     def weigh(self, question, memory):
-        """What a question says. Each aspect gets points for its probability, given patterns and example questions.
+        """What a question says; each aspect gets points for its probability, given patterns and example questions.
 
-        This is naive Bayes. Half of the logarithms count, as neighbouring words are not independent. The number added
-        to the total stands for a question about nothing.
+        This is naive Bayes. Half of the logarithms count, as neighbouring words are not independent.
         """
         heard, table = self.read(question, memory), tables()["weights"]
         text = re.sub(r"\b[a-z]\w*", lambda match: "term" if stem(match[0]) in self.known else match[0],
@@ -754,7 +731,7 @@ class Listener:
         found = [table[feature] for feature in features(text) if feature in table]
         odds = {name: math.exp(1.5 * heard.aspects.get(name, 0) + 0.5 * sum(each[name] for each in found))
                 for name in tables()["aspects"]}
-        total = sum(odds.values()) + 0.05
+        total = sum(odds.values()) + 0.05    # for a question about nothing
         points = {name: CERTAIN * number / total for name, number in odds.items() if number > total / 50}
         return heard._replace(aspects=points)
 
@@ -769,10 +746,7 @@ class Listener:
                       lambda match: "term" if stem(match[1]) in self.known else match[0], self.shadow(text))
 
     def aspects(self, text):
-        """aspect -> points of a question. A long match is worth a little more than a short one.
-
-        Two hints are as good as a sure pattern where none fits. Of the aspects of a result, those count that it has.
-        """
+        """aspect -> points of a question. A long match is worth a little more; two hints are as good as a sure pattern."""
         points, table = {}, tables()["aspects"]
         shadow = tables()["acts"]["aside"].sub("", self.shadow(text))
         longest = {name: max((len(match[0]) for match in aspect["sure"].finditer(shadow)), default=0)
@@ -844,10 +818,9 @@ class Listener:
         self.spelled = {word for names in self.names.values() for name in names for word in name.split()}
         self.known = set().union(*(name for names in self.stems.values() for name in names))
         self.request = plain(re.sub(r"\{.*?\}", "", task["problem_description"] or ""))
-        truth = task["ground_truth"] or ""
+        self.truth = truth = task["ground_truth"] or ""
         self.answers = set(stems_of(plain(truth))) if re.fullmatch(r"\w+( \w+){0,3}", truth) else set()
         self.set_words(task, raws)
-        self.truth = truth
         self.here = {raw.get("aspect") for raw in raws}
         self.facts = [self.fact(n, raw) for n, raw in enumerate(raws)]
         self.by_name = {fact.name: fact for fact in self.facts}
@@ -867,8 +840,7 @@ class Listener:
 
     def set_words(self, task, raws):
         """The keys of the rows, their noun, and the words that stand in them."""
-        code = (task["ground_truth"] or "").lower()
-        calls = " ".join(map(str, (task["test_cases"] or {}).values()))
+        code, calls = self.truth.lower(), " ".join(map(str, (task["test_cases"] or {}).values()))
         shown = f"{task['problem_description']} {code} {calls}".lower()
         values = [raw.get("values") or {} for raw in raws]
         measures = {self.names[raw["term"]][0] for raw in raws if raw.get("aspect") == "formula" and raw.get("term")}
@@ -894,8 +866,7 @@ class Listener:
         rows = re.findall(r"def \w+\((\w+s)\)", code)[:1] if task["terms"] else []
         one = re.sub(r"(?<=ch|sh|ss|.x)es$|s$", "", re.sub(r"ies$", "y", *rows)) if rows else ""
         self.row = one or "thing"
-        not_after = "".join(f"(?<!{word} )" for word in ("what", "which", "in", "the", "sort", "that", "certain", "right"))    # "in order"
-        self.noun = re.compile(rf"\b{rows[0]}\b|{not_after}\b{one}\b(?! by)" if rows else "(?!)")
+        self.noun = re.compile(data()["noun"].replace("ROWS", *rows).replace("ROW", one) if rows else "(?!)")
 
     def fact(self, n, raw):
         """A fact as it stands in a file, with what goes without saying."""
@@ -919,9 +890,6 @@ class Listener:
 
 
 listener = lru_cache(maxsize=256)(Listener)    # text of a task -> its human
-
-
-# ---- Words
 
 
 @cache
@@ -961,7 +929,7 @@ def features(text):
 def weights(asked):
     """feature -> aspect -> log of how much likelier a question about it has the feature than any question
 
-    asked: aspect -> features of its example questions. Three questions of any kind are added to each aspect's own.
+    asked: aspect -> features of its questions. Three questions of any kind are added to each aspect's own.
     """
     counts = {name: Counter(chain(*rows)) for name, rows in asked.items()}
     total, found = sum(map(len, asked.values())), {}
@@ -974,8 +942,7 @@ def weights(asked):
 
 def says(name, *key, fill=""):
     """One of the human's own sentences, always the same for the same key."""
-    texts = tables()["says"][name]
-    return texts[zlib.crc32(repr(key).encode()) % len(texts)].format(fill)
+    return (texts := data()["says"][name])[zlib.crc32(repr(key).encode()) % len(texts)].format(fill)
 
 
 @cache
