@@ -806,8 +806,7 @@ class Listener:
             found[kind] = {token} if token in found[kind] and found[kind] != {"z-a", "earlier"} else found[kind]
         return found | {kind: set() for kind in ("end", "ties") if len(found[kind]) > 1}    # both: nothing clear
 
-    def __init__(self, text):
-        task = json.loads(text)
+    def __init__(self, task):
         raws = [raw | {"questions": [*list_of(raw.get("question")), *list_of(raw.get("questions"))]}
                 for raw in task["facts"] or []]
         terms = {term: list_of((about or {}).get("names")) or [term] for term, about in (task["terms"] or {}).items()}
@@ -889,7 +888,7 @@ class Listener:
                     list_of(raw.get("implies")), {} if aspect else words)
 
 
-listener = lru_cache(maxsize=256)(Listener)    # text of a task -> its human
+listener = lru_cache(maxsize=256)(lambda text: Listener(json.loads(text)))    # a task as text -> its human
 
 
 @cache
