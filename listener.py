@@ -1,15 +1,5 @@
 """The scripted human of functions: a person who listens, remembers, and tells what a task hides, one thing at a time.
 
-A fact of a task is a detail's name, example questions or keywords, and a reply:
-    {"detail": "currency", "questions": ["Which currency?"], "reply": "Euros, please."}
-More is optional:
-    term     what it is about, a key of the task's `terms`: {"big": {"names": ["big", "large"]}}
-    aspect   what it settles, a key of [aspects] in listener.toml
-    values   what a proposal must say to be right: {"number": ["20"], "edge": ["in"]}; keys of [kinds]
-    needs    details that are told before
-    implies  details that it settles as well
-A task's `sure` has replies for aspects that hide nothing: [{"aspect": "empty", "reply": "Then the list is empty."}].
-
 How a message is understood. It is cut into sentences. A sentence that asks is compared with each fact: which terms it
 names in any form of their words, which aspects its wording fits, what it takes up from earlier replies, what it shares
 with the example questions. The aspects are weighed by patterns and by example questions, both in listener.toml. The
@@ -17,7 +7,7 @@ best fact is told, or what it needs first. A sentence that proposes is cut into 
 corrected. A question that is not understood is answered with what could be meant, and never costs a fact. "Anything
 else?" never denies what is left, but names it instead of telling it.
 
-Standard library only. If you copy this file, copy listener.toml too.
+Standard library only. If you copy this file, copy listener.toml too; it says what a fact of a task consists of.
 """
 import json
 import math
@@ -25,7 +15,7 @@ import re
 import tomllib
 import zlib
 from collections import Counter
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -40,33 +30,9 @@ ONCE = ("order", "group")                                          # of which a 
 HIDDEN = ("except", "extra")                                       # what nobody can know that it is there
 RESULT = ("ties", "count", "format", "between", "round", "empty", "absent", "fewer")    # of which a task has one each
 CONTENT = {"field": 0.8, "word": 1.5, "number": 0.7}    # kinds that a question takes up from a fact -> points
-KEEP = {"name", "number", "value", "count", "order", "total", "result"}    # keys that questions use in another sense
-SMALL = set("most least our my the of from by a an in for with to and or".split())
-STOP = set("""a about actually again all also an and another any are as ask at be been before being both but by call
-    called can could data decide decides did do does doing each either else ever every exact exactly far field fields
-    for from function get give go got had has have having here how i if in information into is it item its just keep
-    know last let like list look make many may me mean meaning means might more most much must my name need needs next
-    no not now number of ok okay on one ones only or other our out over own part please precise precisely question
-    regarding right row rows rule say says see shall should show so some something sort still such sure take tell than
-    thank thanks that the their them then there these they thing things this those to too two up us use used using
-    value values very want was way we well were what when where which while who whom whose why will with word words
-    would yes yet you your""".split())
-BACK = re.compile(r"\b(then|that|this|it|there|those|them|here)\b")    # what points back to the sentence before
-SPECIFIC = re.compile(r"\b(what|which|same|equal|exact|precise|specific|concrete|certain) values?\b"    # not a term
-                      r"|\bvalue of the (?=limit|threshold)")
-DIGITS = dict(zip("""two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
-    seventeen eighteen nineteen twenty""".split(), map(str, range(2, 21)))) | {"thirty": "30", "fifty": "50"}
-COUNTED = {  # words that are numbers in what a proposal says
-    r"\bzero\b": "0", r"\b(a )?half\b": "0.5", r"\b(twice|doubl(e|ed|es|ing)\b(?!.check))": r"\1 2 times",
-    r"\b(with|after) (only |just )?(one|1)\b(?! (of|that|who|which|thing)\b)": r"\1 1",
-}
+NEXT = {("high", "out"): 1, ("high", "in"): -1, ("low", "out"): -1, ("low", "in"): 1}    # (end, edge) -> step beyond it
 ROUNDED = {"down": math.floor, "up": math.ceil, "nearest": lambda number: math.floor(number + 0.5)}
 SPOKEN = {"times": "*", "plus": "+", "minus": "-", "twice": "2*", "all_that": ")"}
-ENDINGS = re.compile(r"('s|s|es|ed|ing|ers?|est|ly|ness|ies|ied|iers?|iest|iness|ily|ity|ment|able|ful|ive|ion|some|"
-                     r"ous|e|y)$")
-
-
-# ---- The dialogue
 
 
 def scripted_reply(task, dialogue, manner="plain"):
@@ -74,8 +40,7 @@ def scripted_reply(task, dialogue, manner="plain"):
 
     task: with problem_description and facts, perhaps terms, sure, ground_truth and test_cases; dialogue: messages, of
     which the agent's ("assistant") count; manner: one of MANNERS. A vague human first says "the usual"; a revising one
-    is wrong about one number and takes it back in the next reply. The result depends on these alone: the agent's
-    messages are replayed, so memory needs no state.
+    takes one number back in the next reply. The agent's messages are replayed, so memory needs no state.
     """
     kept = ("problem_description", "ground_truth", "facts", "terms", "sure", "test_cases")
     human = listener(json.dumps({key: task.get(key) for key in kept}, ensure_ascii=False))
@@ -84,11 +49,6 @@ def scripted_reply(task, dialogue, manner="plain"):
         if message["role"] == "assistant":
             reply, told, memory = replied(human, memory, message["content"], manner)
     return reply, list(told)
-
-
-@lru_cache(maxsize=256)
-def listener(text):
-    return Listener(json.loads(text))
 
 
 @lru_cache(maxsize=20_000)
@@ -141,6 +101,8 @@ class Listener:
     def reply(self, memory, message, manner):
         """(reply, details told for the first time, the memory after it)"""
         text = plain(message)
+        if not tables()["acts"]["listing"].search(text):    # to have no delay is to have a delay of 0
+            text = self.having.sub(lambda match: f"{match[1] or 'with'} 0 {match[2]}", text)
         claims, questions, topics, cases = self.hear(text, memory)
         now = memory._replace(topics=(*memory.topics, *topics))
         now = now._replace(told=(*now.told, *self.judge(claims, now, True)[1]))
@@ -164,10 +126,13 @@ class Listener:
             words = [says("first", text), *words]    # a correction is an answer
         elif targets:
             fact = self.by_name[next((name for name in targets if name not in now.told), next(iter(targets)))]
+            fact = next((each for each in self.facts if each.aspect in HIDDEN and {fact.name, each.name} <= {*now.told}
+                         and each.term == fact.term and each.about["word"] & self.said(text)["word"]), fact)
             words += [says("first", text)] if len(targets) > 1 else []
             again = "unsettled" if self.leaves_open(fact, text) else "again"
+            case = self.settled(text, now, True) if again == "unsettled" and fact.name in now.told else None
             words += [self.not_by(fact, text) or says(again, text) * (fact.name in now.told)] if not words else []
-            words, told = [*words, fact.reply], [*told, fact.name]
+            words, told = case[:2] if case else ([*words, fact.reply], [*told, fact.name])
         elif not any(words):
             words = instead[:1] or [self.lost(self.read(text, now), now)]
         for name in tuple(told):    # a proposal may be right about a limit before its term has been explained
@@ -201,40 +166,38 @@ class Listener:
     def hear(self, text, memory):
         """(detail -> verdict on what a message proposes, [(scene, question)], the terms that it names, cases settled)
 
-        A scene is what is said before a question without being a claim: "Two may be equal. Who goes first then?"
-        """
-        acts = tables()["acts"]
-        parts = []
+        A scene is said before a question and is no claim: "Two may be equal. Who goes first then?" """
+        acts, parts = tables()["acts"], []
         for whole in sentences(text):
-            one = whole in self.examples or self.settled(whole, memory)
-            parts += [whole] if one else sentences(acts["joint"].sub("?\n", acts["preamble"].sub(r"\1.\n", whole)))
+            parts += [whole] if whole in self.examples or self.settled(whole, memory) else sentences(
+                acts["joint"].sub("?\n", acts["preamble"].sub(r"\1.\n", whole)))
         claims, questions, scene, topics, cases = {}, [], "", [], []
         for part in parts:
             now = memory._replace(topics=(*memory.topics, *topics))
             body, _, tail = part.rpartition(", " if ", " in part else " - ")
-            tagged = part not in self.examples and body and acts["approves"].fullmatch(tail.rstrip("?.! "))
-            if part is not parts[0] and acts["approves"].fullmatch(part.rstrip("?.! ")):
+            approves = acts["approves"].fullmatch(tail.rstrip("?.! ")) and not self.mentions(tail, now)
+            tagged = part not in self.examples and body and approves
+            if part is not parts[0] and approves and not body:
                 continue    # "Is that right?"
-            case = None if part in self.examples else self.settled(scene + part, now)
+            follows = part is not parts[-1] and part.endswith(".") and acts["cases"].search(part)    # a question
+            case = None if follows or part in self.examples else self.settled(scene + (body if tagged else part), now)
             if case:
                 cases.append(case)
                 topics += [case[2].term] * bool(case[2].term)
                 continue
-            either = part.endswith("?") and acts["either"].search(part)
-            says_so = acts["claims"].search(part)
-            asks = part in self.examples or acts["cases"].search(part) or either or not says_so and (
-                acts["asks" if part.endswith("?") else "requests"].search(part)
-                or part.endswith("?") and self.at_limit(self.read(part, now), now))
-            quoted = acts["quotes"].search(part) or part.endswith(".") and acts["cases"].search(part)
+            open, says_so, puts = part.endswith("?"), acts["claims"].search(part), acts["cases"].search(part)
+            asks = part in self.examples or puts or open and acts["either"].search(part) or not says_so and (
+                acts["asks" if open else "requests"].search(part) or open and self.at_limit(self.read(part, now), now))
+            quoted = acts["quotes"].search(part) or part.endswith(".") and puts
             checked, rest = ({}, []) if quoted or asks and not tagged else self.check(body if tagged else part, now)
-            if checked and part.endswith("?") and not says_so and not tagged and set(checked) <= set(now.told):
+            if checked and open and not says_so and not tagged and set(checked) <= set(now.told):
                 fact = self.answer(part, scene, now)[0]    # what is known is repeated to ask for something else
                 fresh = fact and fact.name not in now.told and self.read(part, now).top(fact.aspect)
                 checked, rest = ({}, []) if fresh else (checked, rest)
             claims = checked | claims
             if checked:
-                questions += [("", clause) for clause in rest if not acts["cases"].search(clause)]
-            elif not quoted and (asks or part.endswith("?")):
+                questions += [("", clause) for clause in rest if not acts["attached"].search(clause)]
+            elif not quoted and (asks or open):
                 questions.append((scene, part))
             else:
                 scene += part + " "
@@ -243,8 +206,6 @@ class Listener:
         if scene and not (questions or claims or cases):
             questions.append(("", scene.strip()))
         return claims, questions, tuple(topics), cases
-
-    # What a question is about
 
     def answer(self, question, scene, memory):
         """(the fact that a question is about, "") or (None, what to say instead)"""
@@ -268,7 +229,7 @@ class Listener:
         if strong and top in (*RESULT, *HIDDEN):
             likely = [fact for fact in self.facts if self.points(fact, heard) > 0 and (
                 fact.term in heard.terms or fact.aspect in ("", top, *HIDDEN))]
-            none = self.sure.get(top) or tables()["aspects"][top]["none"]
+            none = self.sure.get(top) or tables()["aspects"][top].get("none", "")
             hit = fact and (fact.aspect in HIDDEN or fits and not fact.aspect)
             if top in HIDDEN and not heard.terms and not hit:
                 return self.anything(heard, memory, none)
@@ -276,10 +237,9 @@ class Listener:
                 left = [fact for fact in likely if fact.aspect in HIDDEN and fact.name not in memory.told]
                 return None, says("not_here") if left else none
         layers = self.next_layers(heard, memory)
-        measures = [each for each in self.facts if each.aspect == "formula" and each.term in heard.terms]
-        if not fact or fact.aspect != "limit" or fact.term in heard.terms or self.aspects(question).get("limit"):
-            measures = []
-        fact = next((each for each in measures if each.name not in memory.told), fact)    # "What is the cost?"
+        if fact and fact.aspect == "limit" and not (fact.term in heard.terms or self.aspects(question).get("limit")):
+            fact = next((each for each in self.facts if each.aspect == "formula" and each.term in heard.terms
+                         and each.name not in memory.told), fact)    # "What is the cost?"
         repeats = fact and fact.name in memory.told and fact.aspect in HEADS and self.points(fact, heard) < SURE
         vague = re.fullmatch(r"and (the|an?) \w+\W*", question) and not (heard.terms or self.aspects(question))
         if score >= (HEARD if fact and fact.aspect else 1.5) and not (repeats and layers) and not vague:
@@ -289,16 +249,15 @@ class Listener:
         return None, self.lost(heard, memory)
 
     def asked(self, question, scene, memory):
-        """(what a question says, the aspect that it fits by itself): with its scene, and with what was told last.
+        """(what a question says, with its scene and what was told last; the aspect that it fits by itself)
 
-        A condition names the aspect of a question, wherever it stands: "If two are equal, what do you want to see?"
-        The number that was told as a limit asks whether it counts.
+        A condition names the aspect, wherever it stands: "If two are equal, what do you want to see?"
         """
         acts, heard = tables()["acts"], self.weigh(question, memory)
         alone = heard.top()
         if scene:    # it sets the topic, and the aspect of a question that points back to it
             wide = self.weigh(scene + question, memory)
-            whole = alone[1] and (heard.terms or not BACK.search(question)) and not acts["cases"].search(scene)
+            whole = alone[1] and (heard.terms or not tables()["acts"]["back"].search(question)) and not acts["cases"].search(scene)
             heard = heard._replace(terms=heard.terms or wide.terms, said=wide.said,
                                    aspects=(heard if whole else wide).aspects)
         conditions = [scene] if acts["cases"].search(scene) else []
@@ -321,7 +280,7 @@ class Listener:
     def next_layers(self, heard, memory):
         """What is open about the terms of a text, or about the last topic if it points back to that."""
         terms = heard.terms
-        if not terms and BACK.search(heard.text) and not tables()["acts"]["result"].search(heard.text):
+        if not terms and tables()["acts"]["back"].search(heard.text) and not tables()["acts"]["result"].search(heard.text):
             terms = memory.topics[-1:]
         return [fact for fact in self.facts if fact.name not in memory.told and fact.aspect not in HIDDEN
                 and self.first(fact, memory.told) == fact and fact.term and fact.term in terms]
@@ -386,7 +345,8 @@ class Listener:
             mine.sort(key=lambda fact: fact.aspect not in HIDDEN)
             return (mine[0], "") if mine else (None, says("no_more", heard.text, fill=self.names[term][0]))
         hidden = [fact for fact in untold if fact.aspect in HIDDEN]
-        near = [fact for fact in hidden if fact.term in memory.topics[-1:] and self.first(fact, memory.told) == fact]
+        open = [fact for fact in hidden if self.first(fact, memory.told) == fact]
+        near = [fact for fact in open if fact.term in memory.topics[-1:]] or (open if none and len(open) == 1 else [])
         if near or len(untold) == 1:
             return (near or untold)[0], ""
         if not untold or none and not hidden:
@@ -406,10 +366,8 @@ class Listener:
         """How a person would name a fact: the limit for "big"."""
         if fact.aspect not in tables()["aspects"]:
             return "the " + re.sub(r"[\W_]+", " ", fact.name).strip()
-        label, name = tables()["aspects"][fact.aspect]["label"], f'"{self.names[fact.term][0]}"' if fact.term else "it"
-        return label.format(term=name) if "{term}" in label else label + f" for {name}" * bool(fact.term)
-
-    # Whether a proposal is right
+        label, name = tables()["aspects"][fact.aspect]["label"], self.names.get(fact.term, ["it"])[0]
+        return label.format(term=f'"{name}"') if "{term}" in label else label + f' for "{name}"' * bool(fact.term)
 
     def judge(self, claims, memory, alone):
         """(sentences, details settled, the last fact) in answer to proposals. alone: nothing else is asked"""
@@ -434,8 +392,7 @@ class Listener:
 
     def check(self, sentence, memory):
         """(detail -> verdict on a sentence's claims, the claims that nothing is known about)"""
-        found, rest = {}, []
-        universal = tables()["acts"]["universal"].search(sentence)
+        found, rest, universal = {}, [], tables()["acts"]["universal"].search(sentence)
         sentence = re.sub(r"\b(you mean|(to )?sum(ming)? up|to summari[sz]e|nothing (else|more))\b[:,]?", "", sentence)
         for clause in self.clauses(sentence, memory):
             heard = self.read(clause, memory)
@@ -468,12 +425,16 @@ class Listener:
         """(the fact that a claim is about, or None; the facts of its aspects that concern the result)"""
         only = [fact for fact in self.facts if fact.aspect in RESULT and heard.top(fact.aspect)]
         found = [(HEARD, None)]
-        for fact in only or self.facts:
+        whole = [fact for fact in self.facts if fact.aspect == "formula" and len(fact.about["field"]) > 1
+                 and fact.about["field"] == heard.said["field"]]
+        if whole and "average" in heard.said["way"] and "len(found)" not in self.truth:
+            return None, only
+        for fact in only or whole or self.facts:
             grade, fits = self.verdict(fact, heard, memory.told), self.points(fact, heard) > 0
             elsewhere = heard.terms and fact.term not in {"", *heard.terms} and fact.aspect not in RESULT
             if fact.aspect in HEADS:    # a proposal for a meaning is one for the term that was named, or is the topic
                 mine = fact.term in (*heard.terms, *memory.topics[-1:])
-                known = mine or fact.aspect in ONCE and heard.top(fact.aspect)
+                known = mine or whole or fact.aspect in ONCE and heard.top(fact.aspect)
             else:
                 known = fact.name in memory.told or self.concerns(fact, heard, memory)
             apart = fact.aspect in ("count", "empty") and not heard.top(fact.aspect)
@@ -508,7 +469,9 @@ class Listener:
             condition = r"\b(if|when|in case|for|with)\b[^,]*|^\W*(none|nothing|no \w+)\b[^,:]*[,:]"
             heard = heard._replace(said=self.said(re.sub(condition, "", heard.text)))
         said = heard.said
-        if fact.aspect in ("limit", "edge") and self.is_next_to(said, fact):
+        step = NEXT.get((*said["end"], *said["edge"])) if fact.aspect in ("limit", "edge") else 0
+        beside = {str(int(n) + step) for n in said["number"] if step and re.fullmatch(r"\d{1,9}", n)}
+        if step and beside == fact.values.get("number") and fact.values.get("edge") != said["edge"]:    # over 2, for 3 up
             return "right" if "edge" in fact.values and fact.name in told else "unsure"
         groups = tables()["aspects"].get(fact.aspect, {}).get("kinds") or [[kind] for kind in fact.values]
         for kinds in groups:
@@ -540,14 +503,6 @@ class Listener:
             return "partly" if grades & {"right", "partly"} else "wrong"
         return next((grade for grade in ("unsure", "open", "right") if grade in grades), "")
 
-    def is_next_to(self, said, fact):
-        """Whether a claimed limit says the same of whole numbers: more than 2, for 3 or more."""
-        signs = {("high", "out"): 1, ("high", "in"): -1, ("low", "out"): -1, ("low", "in"): 1}
-        sign = signs.get((*said["end"], *said["edge"]))
-        if not sign or fact.values.get("edge") == said["edge"]:
-            return False
-        return {str(int(n) + sign) for n in said["number"] if n.isdigit()} == fact.values.get("number")
-
     def claimed_keys(self, fact, heard, mine):
         """The keys that a claim about a fact names, less those that only say what it is about."""
         own = {self.field_of.get(word) for name in self.stems.get(fact.term, []) for word in name}
@@ -556,12 +511,10 @@ class Listener:
             theirs -= {key for key in theirs if any({stem(key)} in self.stems[term] for term in heard.terms)}
         return theirs - (self.people - mine) or theirs
 
-    # What the facts, or the reference, settle of a concrete case
-
-    def settled(self, text, memory):
-        """(sentences, details, fact) in answer to a message that puts a concrete case: "Is it big with 20?"; or None"""
-        heard = self.read(counted(text), memory)
-        looks = (self.rounded, self.worked_out, self.member, self.reach)
+    def settled(self, text, memory, loosely=False):
+        """(sentences, details, fact) in answer to a case, "Is it big with 20?", or None; loosely: a number is a case"""
+        heard = self.read(rewritten("counted", text), memory)
+        looks = (self.rounded, partial(self.member, loosely=loosely), self.shown, self.reach)
         for sentence, facts, fact in filter(None, (look(heard, memory) for look in looks)):
             fresh = [each for each in facts if each.name not in memory.told]
             return [sentence, *(each.reply for each in fresh)], [each.name for each in fresh], fact
@@ -575,79 +528,134 @@ class Listener:
             shown = [f"{part} becomes {ROUNDED[way](float(part))}" for part in dict.fromkeys(parts)]
             return ", ".join(shown) + ".", [fact], fact
 
-    def worked_out(self, heard, memory):
-        """What a formula, as it was told, comes to where a text gives each of its keys a number."""
-        row = self.amounts(heard.text)
-        for fact in self.facts:
-            if fact.aspect != "formula" or fact.name not in memory.told or not fact.about["field"] <= row.keys():
-                continue
-            words = words_of(plain(fact.reply).replace("all that", "all_that"))
-            code = "".join(row.get(self.field_of.get(stem(word)), SPOKEN.get(word, "")) or word * word.isdigit()
-                           for word in words)
-            code, caps = "(" * (")" in code) + code, []
-            for extra in self.facts:
-                meant = not extra.about["word"] or extra.about["word"] & heard.said["word"]
-                if extra.aspect == "extra" and extra.term == fact.term and meant:
-                    number = next(iter(extra.about["number"] or map(row.get, extra.about["field"])), "") or ""
-                    steps = [step for step in extra.values.get("op", ()) if step in "*+-"]
-                    caps += [int(number)] if number.isdigit() and not steps else []
-                    code = f"({code}){steps[0]}{number}" if steps else code
-                    code *= extra.name in memory.told
-            if re.fullmatch(r"[(]{0,2}\d+([-+*]\d+)*([)][-+*]\d+){0,2}", code):
-                return f"That makes {min([eval(code), *caps])}.", [], fact
+    def worked_out(self, text, memory):
+        """(a text with what a told formula comes to in place of the numbers of its keys, a sentence, the formula)"""
+        row, caps = self.amounts(text), []
+        fact = next((fact for fact in self.facts if fact.aspect == "formula" and fact.name in memory.told
+                     and fact.about["field"] <= row.keys()), None)
+        if not fact:
+            return text, "", None
+        words = words_of(plain(fact.reply).replace("all that", "all_that"))
+        code = "".join(row.get(self.field_of.get(stem(word)), SPOKEN.get(word, "")) or word * word.isdigit()
+                       for word in words)
+        code = "(" * (")" in code) + code
+        for extra in self.facts:
+            meant = not extra.about["word"] or extra.about["word"] & self.said(text)["word"]
+            if extra.aspect == "extra" and extra.term == fact.term and meant:
+                number = next(iter(extra.about["number"] or map(row.get, extra.about["field"])), "") or ""
+                steps = [step for step in extra.values.get("op", ()) if step in "*+-"]
+                caps += [int(number)] if number.isdigit() and not steps else []
+                code = (f"({code}){steps[0]}{number}" if steps else code) * (extra.name in memory.told)
+        if not re.fullmatch(r"[(]{0,2}\d+([-+*]\d+)*([)][-+*]\d+){0,2}", code):
+            return text, "", fact
+        result = min([eval(code), *caps])
+        return f"with {fact.term} of {result} {text}", f"That makes {result}.", fact
 
-    def member(self, heard, memory):
-        """Whether something is one of a kind: with a number, at the limit itself, or with a word and any number."""
-        acts, mine = tables()["acts"], self.kind_of(heard, memory)
-        text = acts["on_limit"].sub("exactly that", acts["or_else"].split(heard.text)[0])
-        shadow, (top, strong) = self.with_terms(acts["aside"].sub("", text)), heard.top()
-        closed = acts["instance"].search(shadow) and not acts["rules"].search(shadow)
-        closed = closed or acts["joins"].search(text)
-        if not mine or not closed or strong and top in ("ties", "count", "between", "empty"):
-            return None
-        said, define, limit = self.said(text), mine["define"], mine.get("limit")
-        label, edge, special = mine.get("values") or mine.get("names"), mine.get("edge", limit), mine.get("except")
-        special = special if special and special.about["word"] & said["word"] else None
-        bound = (special or limit or define).about["number"] or limit and limit.values.get("mean") or set()
+    def member(self, heard, memory, loosely=False):
+        """Whether something is one of a kind: with a number, a formula's numbers, the limit itself, or with a word."""
+        acts = tables()["acts"]
+        text, made, formula = self.worked_out(acts["or_else"].split(heard.text)[0], memory)
+        heard, text = self.read(text, memory) if made else heard, acts["on_limit"].sub("exactly that", text)
+        only, mine, (top, strong) = (made, [], formula) if made else None, self.kind_of(heard, memory), heard.top()
+        define = mine.get("define")
+        other = not made and strong and top in ("ties", "count", "between", "empty")
+        if not mine or other and not self.amounts(text).keys() & define.about["field"]:
+            return only
+        shadow = self.with_terms(acts["aside"].sub("", text))
         if "join" in define.values and acts["joins"].search(text):
             return says("either" if define.values["join"] == {"or"} else "both", text), [], define
-        numbers = said["number"] or (bound if acts["own"].search(text) else set())
-        ever = special and special.values.get("ever")
-        named = label and label.name in memory.told and label.about["word"] & said["word"]
-        known = ever and special.name in memory.told or acts["any"].search(text) and said["word"]
-        if len(numbers) != 1 and not known and not (named and acts["asks_if"].search(text)):
-            return None
-        keys = self.amounts(text).keys() - self.labels
-        if keys and not keys & define.about["field"]:
+        if acts["rules"].search(shadow) or not (loosely or acts["instance"].search(shadow) or acts["bounds"].search(shadow)):
+            return only
+        cases = self.cases(text, mine, memory)
+        if not cases:    # "3 stops" of a kind that goes by the delay
+            keys = self.amounts(text).keys() - self.labels - define.about["field"]
             parts = [fact for fact in self.facts if fact.aspect == "formula" and fact.about["field"] & keys]
-            return None if parts else (self.not_by(define, text), [], define)
-        fits = [self.on_side(limit, edge, bound, numbers)] if limit else []
-        if label:
-            others = {self.column.get(word) for word in said["word"]} & define.about["field"]
-            fits.append(bool(label.about["word"] & said["word"]) or (False if others else None))
-        either = "or" in define.values.get("join", ())
-        result = either if either in fits else not either if set(fits) == {not either} else None
-        used = [limit] * bool(numbers) + [edge] * (numbers == bound) + [label] * (fits[-1:] == [True])
-        if ever:
-            result, used = ever == {"always"}, []
-        used = [fact for fact in used if fact and fact.name not in memory.told]
-        if any(fact != label and not (special and fact.aspect == "edge") for fact in used):
-            return None    # what is asked about has not been told
-        kind = {True: "one", False: "none", None: "alone" if numbers else "depends"}[result]
-        sentence = says(kind, text, fill=self.names[define.term][0])
-        lead = "" if result is None or acts["denies"].search(shadow) else "Yes, " if result else "No, "
-        used += [special] * bool(special)
-        return lead + sentence if lead else sentence[0].upper() + sentence[1:], used, define
+            instead = "" if made or parts or not keys else self.not_by(define, text)
+            return (instead, [], define) if instead else only
+        fits, used = zip(*(self.one_of(mine, *case) for case in cases))
+        used = [*chain(*used)]
+        untold = [fact for fact in used if fact.name not in memory.told and fact.aspect in ("limit", "edge")
+                  and not (fact.aspect == "edge" and mine.get("except") in used)]
+        if untold:
+            return (made, untold[:1], define) if made else None
+        if None in fits or len(fits) == 1:
+            kind = "depends" if None in fits else ("one" if fits[0] else "none") + " denied" * cases[0][-1]
+            sentence = says(kind, text, fill=self.names[define.term][0])
+        else:
+            right = all(denied != fit for (*_, denied), fit in zip(cases, fits))
+            each = ", ".join(f"{case[0]} {'counts' if fit else 'does not'}" for case, fit in zip(cases, fits))
+            sentence = f"{each}." if acts["choice"].search(text) else says("yes", text) if right else f"Not quite. {each}."
+        return f"{made} {sentence}".strip(), used, define
 
-    def on_side(self, limit, edge, bound, numbers):
-        """Whether a number is on the right side of a limit, or of an exception's; None if that is open."""
-        end = limit.values.get("end")
-        if len(numbers) != 1 or len(bound) != 1 or not end:
-            return None
-        if numbers == bound:
-            return edge.values["edge"] == {"in"} if "edge" in edge.values else None
-        known = all(re.fullmatch(r"-?\d+(\.\d+)?", number) for number in numbers | bound)    # not "average"
-        return (float(*numbers) > float(*bound)) == ("high" in end) if known else None
+    def cases(self, text, mine, memory):
+        """[(number, the average, word -> whether it is lacking, whether it is said not to be one)] of each case in a text
+
+        Words go for the next number as well. "At most 35" puts two, 35 and 36. There are none beside other claims.
+        """
+        acts, limit, special = tables()["acts"], mine.get("limit"), mine.get("except")
+        mean = acts["averages"].search(text) if limit and "mean" in limit.values else None
+        text = self.lacking.sub("lacking ", text.replace(mean[0], " ") if mean else text)
+        special = special if special and special.about["word"] & self.said(text)["word"] else None
+        mean = self.said(mean[0])["number"] if mean else set()
+        bound = mean or (special or limit or mine["define"]).about["number"] or limit and limit.values.get("mean")
+        parts, found, words, plainly = [("", "")], [], {}, bool(special)
+        for part in acts["parts"].split(acts["opening"].sub("", text)):
+            amounts, home = self.amounts(part), self.labels | mine["define"].about["field"]
+            numbers = {amounts[key] for key in amounts.keys() & home} or self.said(part)["number"] - {*amounts.values()}
+            numbers = numbers or acts["own"].search(part) and bound or set()
+            points = self.aspects(self.vocabulary.sub(" ", part))
+            if len(numbers) > 1 or not numbers and any(points.get(name, 0) >= SURE for name in (*RESULT, *ONCE)):
+                return []
+            turns = parts[-1][0] and acts["turns"].search(part)    # "except in the cup, where it's 10"
+            before, said = parts.pop() if not turns and (not numbers or parts[-1][0] in ("", *numbers)) else ("", "")
+            parts.append((next(iter(numbers), before), f"{said} {part}"))
+        if len(parts) > 1 and not parts[-1][0]:
+            parts[-2:] = [(parts[-2][0], f"{parts[-2][1]} {parts[-1][1]}")]
+        for number, part in parts:
+            here = {match[1]: part[:match.start()].rstrip('"').endswith("lacking ")
+                    for match in self.vocabulary.finditer(part)}
+            taken = {self.column.get(word) for word in here}
+            kept = {} if acts["others"].search(part) else words
+            words = {word: lacks for word, lacks in kept.items() if self.column.get(word) not in taken} | here
+            said, denied = self.said(part), bool(acts["denies"].search(self.with_terms(part)))
+            if number and acts["bounds"].search(self.shadow(part)):
+                step = NEXT.get((*(said["end"] or limit.values.get("end", ())), *said["edge"]))
+                if denied or not step or not re.fullmatch(r"\d{1,9}", number):
+                    return []
+                denied = said["edge"] == {"out"}
+                found.append((str(int(number) + step), mean, words, not denied))
+            else:
+                plainly |= bool(number)
+            found.append((number, mean, words, denied))
+        known = [fact for name in ("values", "names", "except") if (fact := mine.get(name)) and fact.name in memory.told]
+        alone = words and (acts["any"].search(text) or special in known or known and acts["asks_if"].search(text))
+        fits = any(self.column.get(word) in mine["define"].about["field"] for word in words) or special
+        return found if (plainly if found[-1][0] else alone and fits and len(found) == 1) else []
+
+    def one_of(self, mine, number, mean, words, denied):
+        """(whether a case is one of a kind, None if that is open; the facts that settle it)"""
+        define, limit, label = mine["define"], mine.get("limit"), mine.get("values") or mine.get("names")
+        has = {word for word, lacks in words.items() if not lacks}
+        special = [fact for fact in [mine.get("except")] if fact and fact.about["word"] & has]
+        if special and "ever" in special[0].values:
+            return special[0].values["ever"] == {"always"}, special
+        fits, used = [], []
+        bound = mean or (special or [limit or define])[0].about["number"] or limit and limit.values.get("mean")
+        if limit and {number} == bound:
+            edge = mine.get("edge", limit)
+            fits, used = [edge.values["edge"] == {"in"} if "edge" in edge.values else None], [limit, edge]
+        elif limit:    # a limit may be the average, and the number unknown
+            known = number and len(bound) == 1 and "end" in limit.values and not re.search("[a-z]", number + min(bound))
+            fits = [(float(number) > float(*bound)) == ("high" in limit.values["end"]) if known else None]
+            used = [limit] * bool(number)
+        if label:
+            right = label.about["word"] & has
+            other = any(self.column.get(word) in define.about["field"] for word in has)
+            fits.append(True if right else False if other or label.about["word"] <= words.keys() - has else None)
+            used += [label] * bool(right)
+        either = "or" in define.values.get("join", ())
+        used = [label] if label and either and fits[-1] else used
+        return either if either in fits else not either if set(fits) == {not either} else None, [*used, *special]
 
     def kind_of(self, heard, memory):
         """aspect -> fact of the kind that a text is about, by its name, by what was told of it, or as the topic."""
@@ -658,30 +666,38 @@ class Listener:
         known = len(found) == 1 and all(kinds[term] in memory.told for term in found)
         return {fact.aspect: fact for fact in self.facts if fact.term in found} if known else {}
 
+    def shown(self, heard, memory):
+        """Whether an example of an entry, or of a whole line, looks as it must: "F38 (7) + C12 (2)"."""
+        told = [fact for fact in self.facts if fact.aspect in ("format", "between") and fact.name in memory.told]
+        name, example = rf"(?:[a-z]\d+|{self.spellings})", self.example.search(heard.text)
+        open = "format" in self.here and all(fact.aspect != "format" for fact in told)
+        if not told or open or not example or not re.search(name, example[0]) or self.example.search(heard.text.partition(" or ")[2]):
+            return None
+        form = next(iter(told[-1].values.get("form", set()) - {"figures", "pairs"}), '["{n}", {v}]')
+        entry = re.escape(form if "format" in self.here else "{n}").replace(r"\{n\}", name)
+        entry, mark = entry.replace(r"\{v\}", r"\d+").replace('"', '"?'), re.search(r'"(.+)"\.join', self.truth)
+        mark = re.escape(mark[1]) if mark else r"\W{1,4}"
+        if re.fullmatch(rf"\W*{entry}({mark}{entry})*\W*", example[0]):
+            return says("yes", heard.text), [], told[0]
+        wrong = told[0] if re.search(entry, example[0]) else told[-1]    # the mark stands before the form
+        return f"Not quite. {wrong.reply}", [], wrong
+
     def reach(self, heard, memory):
-        """How far something reaches, as the reference has it: the whole amount, the whole list, the sum."""
-        acts, terms = tables()["acts"], {*heard.terms, *memory.topics[-1:], *self.taken_up(heard, memory)}
-        found, far = [], acts["whole"].search(self.with_terms(heard.text))
-        if acts["added"].search(heard.text) and "order" not in self.here:
-            found += [("summed", r"table\.get\(|return sum\(", fact) for fact in self.facts[:1]]
-        for fact in self.facts if far else []:
-            often = all(self.by_name[need].about["field"] <= self.labels for need in fact.needs)
-            if fact.name in memory.told and fact.aspect == "order":
-                found.append(("those", " in found", fact))
-            elif fact.name in memory.told and fact.term in terms and fact.aspect == "extra":
-                found.append(("amount", "result [-+*]= |return min\\(|return .* [-+] ", fact))
-            elif fact.name in memory.told and fact.term in terms and fact.aspect == "limit":
-                found += [("list", "", fact)] * (often or fact.values.get("mean") == {"average"})
-        if far and "percent" in heard.text:
-            found += [("list", r"whole = sum\(", fact) for fact in self.facts[:1]]
-        for kind, code, fact in reversed(found):
-            if re.search(code, self.truth):
-                return says(kind, heard.text, fill=f"{fact.term} of each {self.row}"), [], fact
+        """What the reference itself settles: how far something reaches, and whether a name comes once."""
+        terms = {*heard.terms, *memory.topics[-1:], *self.taken_up(heard, memory)}
+        texts = self.with_terms(heard.text), self.shadow(heard.text)
+        for row in tables()["settled"]:
+            told = [fact for fact in self.facts if fact.aspect == row["about"] and fact.name in memory.told
+                    and (not fact.term or fact.term in terms or fact.aspect in ONCE)]
+            found = told if row["about"] else self.facts[:1]
+            if found and any(map(row["asks"].search, texts)) and re.search(row["code"], self.truth):
+                return row["says"].format(measure=f"{found[-1].term} of each {self.row}", row=self.row), [], found[-1]
 
     def amounts(self, text):
         """key -> the number, of at most nine digits, that a text gives it: "a price of 4", "4 letters"."""
-        after = re.findall(r"\b([a-z]\w*)(?: of| is| was| are| at)?[ :=]+(?:only |just |exactly )?(\d{1,9})\b", text)
-        pairs = [*(pair[::-1] for pair in re.findall(r"\b(\d{1,9}) ([a-z]\w*)", text)), *after]
+        key, number = r"\b([a-z]\w*)", r"(?:only |just |exactly )?(\d{1,9})\b"
+        before = [pair[::-1] for pair in re.findall(r"\b(\d{1,9}) ([a-z]\w*)", text)]
+        pairs = re.findall(f"{key} (?:is|was|are|at) {number}", text) + before + re.findall(f"{key}(?: of)?[ :=]+{number}", text)
         return {self.field_of[stem(word)]: str(int(number)) for word, number in pairs if stem(word) in self.field_of}
 
     def not_by(self, fact, text):
@@ -699,26 +715,23 @@ class Listener:
         said, mine = self.said(text), fact.about
         kinds = [kind for kind in ("number", "word") if mine[kind] or fact.aspect == "formula"]
         other = any(said[kind] and not said[kind] & mine[kind] for kind in kinds)
-        return other and text.endswith("?") and not tables()["acts"]["rules"].search(text)
-
-    # What a text says
+        return other and text.endswith("?") and not any(tables()["acts"][name].search(text) for name in ("rules", "bounds"))
 
     def read(self, text, memory):
         return Heard(text, self.mentions(text, memory), self.aspects(text), self.said(text), set(stems_of(text)))
 
     def weigh(self, question, memory):
-        """What a question says. Each aspect gets points for its probability, given patterns and example questions.
+        """What a question says; each aspect gets points for its probability, given patterns and example questions.
 
-        This is naive Bayes. Half of the logarithms count, as neighbouring words are not independent. The number added
-        to the total stands for a question about nothing.
+        This is naive Bayes. Half of the logarithms count, as neighbouring words are not independent.
         """
         heard, table = self.read(question, memory), tables()["weights"]
         text = re.sub(r"\b[a-z]\w*", lambda match: "term" if stem(match[0]) in self.known else match[0],
-                      self.without_asides(question))
+                      tables()["acts"]["aside"].sub("", self.shadow(question)))
         found = [table[feature] for feature in features(text) if feature in table]
         odds = {name: math.exp(1.5 * heard.aspects.get(name, 0) + 0.5 * sum(each[name] for each in found))
                 for name in tables()["aspects"]}
-        total = sum(odds.values()) + 0.05
+        total = sum(odds.values()) + 0.05    # for a question about nothing
         points = {name: CERTAIN * number / total for name, number in odds.items() if number > total / 50}
         return heard._replace(aspects=points)
 
@@ -732,16 +745,10 @@ class Listener:
         return re.sub(r"\b(?:(?:most|least|more|less) )?([a-z]+)",
                       lambda match: "term" if stem(match[1]) in self.known else match[0], self.shadow(text))
 
-    def without_asides(self, text):
-        return tables()["acts"]["aside"].sub("", self.shadow(text))
-
     def aspects(self, text):
-        """aspect -> points of a question. A long match is worth a little more than a short one.
-
-        Two hints are as good as a sure pattern where none fits. Of the aspects of a result, those count that it has.
-        """
-        points, shadow = {}, self.without_asides(text)
-        table = tables()["aspects"]
+        """aspect -> points of a question. A long match is worth a little more; two hints are as good as a sure pattern."""
+        points, table = {}, tables()["aspects"]
+        shadow = tables()["acts"]["aside"].sub("", self.shadow(text))
         longest = {name: max((len(match[0]) for match in aspect["sure"].finditer(shadow)), default=0)
                    for name, aspect in table.items()}
         most = 1 if any(length for name, length in longest.items() if name != "define") else 2
@@ -758,7 +765,7 @@ class Listener:
 
     def mentions(self, text, memory):
         """term -> how clearly a text names it. A term that only a later reply brings up is not known before."""
-        text = SPECIFIC.sub(" ", text)
+        text = tables()["acts"]["specific"].sub(" ", text)
         known = set(map(stem, words_of((self.request + " " + memory.heard).replace("-", " "))))
         words = [word for word in words_of(text.replace("-", " "))
                  if word in self.spelled or word != "values" and word not in self.key_words]
@@ -766,12 +773,12 @@ class Listener:
         clear = {stem(word) for before, word, after in zip(["", *words], words, [*words[1:], ""])
                  if before != "how" and after != "enough"}    # "how long" and "long enough" need not mean "long"
         exact = {term for term, names in self.names.items()
-                 if any(set(name.split()) - SMALL <= set(words) for name in names)}
+                 if any(set(name.split()) - data()["words"]["small"] <= set(words) for name in names)}
         taken = {stem(word) for term in exact for name in self.names[term] for word in name.split() if word in words}
         found = {}
         for term, names in self.stems.items():
             here, faint = (clear, dim) if term in exact else (clear - taken, dim - taken)    # a form of another term
-            part = any(name & here - set(self.field_of) - set(map(stem, STOP)) for name in names if len(name) > 1)
+            part = any(name & here - set(self.field_of) - set(map(stem, data()["words"]["stop"])) for name in names if len(name) > 1)
             whole = any(name <= here for name in names)
             if term in self.open or any(name <= known for name in names):
                 found[term] = 1.0 if whole else 0.5 if part or any(name <= faint for name in names) else 0
@@ -779,9 +786,9 @@ class Listener:
 
     def said(self, text):
         """kind -> tokens: what a text says, in the kinds of listener.toml."""
-        text = counted(text)
+        text = rewritten("counted", text)
         quoted = set(re.findall(r"\"([^\"]+)\"", text))
-        strange = {each for each in quoted if each[0].isalnum() and each not in STOP
+        strange = {each for each in quoted if each[0].isalnum() and each not in data()["words"]["stop"]
                    and not self.vocabulary.search(each)
                    and not set(map(stem, words_of(each))) & {*self.field_of, *self.known}}
         shadow = self.with_terms(text)
@@ -791,7 +798,7 @@ class Listener:
         found["number"] = set(re.findall(number, text))
         found["word"] = {match[1] for match in self.vocabulary.finditer(text)} | strange
         found["field"] = {self.field_of[stem(word)] for word in words_of(text) if stem(word) in self.field_of
-                          and (word not in STOP or word in {*self.key_words, *self.spelled})}
+                          and (word not in data()["words"]["stop"] or word in {*self.key_words, *self.spelled})}
         found["mark"] |= {each.strip() or each for each in quoted if not re.search(r"\w", each)}
         if len(found["edge"]) > 1:
             found["edge"] = {"out" if re.search(r"\b(not|no longer|never|exclu\w+)\b|n't\b", text) else "in"}
@@ -799,30 +806,27 @@ class Listener:
             found[kind] = {token} if token in found[kind] and found[kind] != {"z-a", "earlier"} else found[kind]
         return found | {kind: set() for kind in ("end", "ties") if len(found[kind]) > 1}    # both: nothing clear
 
-    # What a task says
-
     def __init__(self, task):
-        raws = task["facts"] or []
+        raws = [raw | {"questions": [*list_of(raw.get("question")), *list_of(raw.get("questions"))]}
+                for raw in task["facts"] or []]
         terms = {term: list_of((about or {}).get("names")) or [term] for term, about in (task["terms"] or {}).items()}
         terms |= {raw["term"]: [raw["term"]] for raw in raws if raw.get("term") and raw["term"] not in terms}
         self.names = {term: [name.lower().replace("-", " ") for name in names] for term, names in terms.items()}
-        self.stems = {term: [{stem(word) for word in name.split() if word not in SMALL} or {name} for name in names]
+        self.stems = {term: [{stem(word) for word in name.split() if word not in data()["words"]["small"]} or {name} for name in names]
                       for term, names in self.names.items()}
         self.spelled = {word for names in self.names.values() for name in names for word in name.split()}
         self.known = set().union(*(name for names in self.stems.values() for name in names))
         self.request = plain(re.sub(r"\{.*?\}", "", task["problem_description"] or ""))
-        truth = task["ground_truth"] or ""
+        self.truth = truth = task["ground_truth"] or ""
         self.answers = set(stems_of(plain(truth))) if re.fullmatch(r"\w+( \w+){0,3}", truth) else set()
         self.set_words(task, raws)
-        self.truth = truth
         self.here = {raw.get("aspect") for raw in raws}
         self.facts = [self.fact(n, raw) for n, raw in enumerate(raws)]
         self.by_name = {fact.name: fact for fact in self.facts}
         self.own = {(fact.term, fact.aspect) for fact in self.facts}
         self.open = {fact.term for fact in self.facts if not fact.needs}    # terms of the request
         self.sure = {row["aspect"]: row["reply"] for row in task["sure"] or []}
-        self.examples = {plain(question): fact.name for fact, raw in zip(self.facts, raws)
-                         for question in questions_of(raw)}
+        self.examples = {plain(question): fact.name for fact, raw in zip(self.facts, raws) for question in raw["questions"]}
         defined = {fact.term: fact.values for fact in self.facts if fact.aspect == "define"}
         for fact in self.facts:    # a limit is one of a number, a choice of words is one of a key of words
             values = defined.get(fact.term, {})
@@ -831,11 +835,11 @@ class Listener:
                 fact.about["field"].update(keys & labels if fact.aspect in ("values", "names") else keys - labels)
             if fact.aspect in ("limit", "edge") and "end" in values:
                 fact.values["end"] = values["end"]
+            self.column |= {word: key for key in fact.about["field"] for word in fact.about["word"]}
 
     def set_words(self, task, raws):
         """The keys of the rows, their noun, and the words that stand in them."""
-        code = (task["ground_truth"] or "").lower()
-        calls = " ".join(map(str, (task["test_cases"] or {}).values()))
+        code, calls = self.truth.lower(), " ".join(map(str, (task["test_cases"] or {}).values()))
         shown = f"{task['problem_description']} {code} {calls}".lower()
         values = [raw.get("values") or {} for raw in raws]
         measures = {self.names[raw["term"]][0] for raw in raws if raw.get("aspect") == "formula" and raw.get("term")}
@@ -843,7 +847,7 @@ class Listener:
         keys |= {str(key).lower() for each in values for key in list_of(each.get("field"))}
         figures = {*re.findall(r"[\"'](\w+)[\"']\s*:\s*-?\d", shown), *measures}
         self.labels = set(re.findall(r"[\"'](\w+)[\"']\s*:\s*[\"']", shown))
-        self.key_words = {word: "_figure" if key in figures else "_label" for key in sorted(keys - KEEP)
+        self.key_words = {word: "_figure" if key in figures else "_label" for key in sorted(keys - data()["words"]["keep"])
                           for word in (key, key + "s", key.removesuffix("s"))}
         self.field_of = {stem(key): key for key in sorted(keys)}
         for names in self.names.values():    # a term that stands for a key
@@ -853,16 +857,19 @@ class Listener:
         words = {str(word).lower() for each in values for word in list_of(each.get("word"))}
         words |= set(re.findall(r"[\"']([^\"'\\\n]{2,30})[\"']", shown)) - keys
         words = sorted((word for word in words if word[:1].isalnum()), key=len, reverse=True)
-        self.vocabulary = re.compile(rf"\b({'|'.join(map(re.escape, words)) or '(?!)'})(?:s|'s)?\b")
+        self.spellings = "|".join(map(re.escape, words)) or "(?!)"
+        figures = "|".join(word for word, kind in self.key_words.items() if kind == "_figure") or "(?!)"
+        self.vocabulary, self.having, self.lacking, self.example = (
+            re.compile(text.replace("FIGURE", figures).replace("WORD", self.spellings))
+            for text in data()["templates"].values())
         rows = re.findall(r"def \w+\((\w+s)\)", code)[:1] if task["terms"] else []
         one = re.sub(r"(?<=ch|sh|ss|.x)es$|s$", "", re.sub(r"ies$", "y", *rows)) if rows else ""
         self.row = one or "thing"
-        not_after = "".join(f"(?<!{word} )" for word in ("what", "which", "in", "the", "sort", "that", "certain", "right"))    # "in order"
-        self.noun = re.compile(rf"\b{rows[0]}\b|{not_after}\b{one}\b(?! by)" if rows else "(?!)")
+        self.noun = re.compile(data()["noun"].replace("ROWS", *rows).replace("ROW", one) if rows else "(?!)")
 
     def fact(self, n, raw):
         """A fact as it stands in a file, with what goes without saying."""
-        questions, aspect = questions_of(raw), raw.get("aspect") or ""
+        questions, aspect = raw["questions"], raw.get("aspect") or ""
         name = str(raw.get("detail") or (questions or [f"fact {n}"])[0])
         values = {kind: {str(token).lower().strip() or " " for token in list_of(tokens)}
                   for kind, tokens in (raw.get("values") or {}).items() if tokens not in (None, [], "")}
@@ -881,7 +888,16 @@ class Listener:
                     list_of(raw.get("implies")), {} if aspect else words)
 
 
-# ---- Words
+listener = lru_cache(maxsize=256)(lambda text: Listener(json.loads(text)))    # a task as text -> its human
+
+
+@cache
+def data():
+    """listener.toml, with compiled patterns of what is rewritten."""
+    found = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    rewrites = {name: [(re.compile(old), new) for old, new in rows] for name, rows in found["rewrites"].items()}
+    found["endings"] = re.compile(rf"({found['endings']})$")
+    return found | {"rewrites": rewrites, "words": {name: set(text.split()) for name, text in found["words"].items()}}
 
 
 @cache
@@ -891,18 +907,15 @@ def tables():
         lines = "|".join(filter(None, text.splitlines())) or "(?!)"
         return re.compile(rf"(?:(?<!\w)|(?!\w))(?:{lines})(?:(?!\w)|(?<!\w))")
 
-    found = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    found["acts"] = {name: pattern(text) for name, text in found["acts"].items()}
+    found = data() | {"acts": {name: pattern(text) for name, text in data()["acts"].items()}}
     found["kinds"] = {kind: {token: pattern(text) for token, text in tokens.items()}
                       for kind, tokens in found["kinds"].items()} | {kind: {} for kind in CONTENT}
-    for aspect in found["aspects"].values():
-        hints = aspect.get("likely", "").splitlines()
-        aspect |= {"sure": pattern(aspect["sure"]), "likely": [pattern(hint) for hint in hints if hint]}
-        aspect |= {"also": aspect["also"].split(), "over": aspect["over"].split(), "none": aspect.get("none", "")}
-        aspect["kinds"] = [kinds.split("/") for kinds in aspect["kinds"].split()]
-    asked = {name: aspect.pop("asked", "").strip().splitlines() for name, aspect in found["aspects"].items()}
-    return found | {"weights": weights({name: [features(plain(line)) for line in lines]
-                                        for name, lines in asked.items()})}
+    found["settled"] = [row | {"asks": pattern(row["asks"])} for row in found["settled"]]
+    found["aspects"] = {name: aspect | {
+        "sure": pattern(aspect["sure"]), "likely": [*map(pattern, aspect.get("likely", "").split("\n"))][:-1],
+        "kinds": [kinds.split("/") for kinds in aspect["kinds"]]} for name, aspect in found["aspects"].items()}
+    return found | {"weights": weights({name: [features(plain(line)) for line in aspect.get("asked", "").splitlines()]
+                                        for name, aspect in found["aspects"].items()})}
 
 
 def features(text):
@@ -915,7 +928,7 @@ def features(text):
 def weights(asked):
     """feature -> aspect -> log of how much likelier a question about it has the feature than any question
 
-    asked: aspect -> features of its example questions. Three questions of any kind are added to each aspect's own.
+    asked: aspect -> features of its questions. Three questions of any kind are added to each aspect's own.
     """
     counts = {name: Counter(chain(*rows)) for name, rows in asked.items()}
     total, found = sum(map(len, asked.values())), {}
@@ -928,15 +941,14 @@ def weights(asked):
 
 def says(name, *key, fill=""):
     """One of the human's own sentences, always the same for the same key."""
-    texts = tables()["says"][name]
-    return texts[zlib.crc32(repr(key).encode()) % len(texts)].format(fill)
+    return (texts := data()["says"][name])[zlib.crc32(repr(key).encode()) % len(texts)].format(fill)
 
 
 @cache
 def stem(word):
     """What the forms of a word share: busy, busier and busily -> bus."""
     word = re.sub(r"nc[ey]$", "nt", word)
-    while len(shorter := ENDINGS.sub("", word)) >= 3 and shorter != word:
+    while len(shorter := data()["endings"].sub("", word)) >= 3 and shorter != word:
         word = shorter
     return re.sub(r"([^aeiou])\1$", r"\1", word)
 
@@ -947,39 +959,25 @@ def words_of(text):
 
 def stems_of(text):
     """The stems of the words that carry meaning."""
-    return [stem(word) for word in words_of(text) if word not in STOP]
+    return [stem(word) for word in words_of(text) if word not in data()["words"]["stop"]]
 
 
 def plain(text):
     """A text in lower case, with digits for number words, and without code, list marks and points of "e.g."."""
-    text = re.sub(r"```.*?(```|$)", " ", text, flags=re.S).lower()
-    for old, new in {"’": "'", "“": '"', "”": '"', "`": "", "(s)": "s"}.items():
-        text = text.replace(old, new)
-    text = re.sub(r"\((e\.?g|i\.?e|for example|for instance|such as)\b.*?\)", "", text)
-    text = re.sub(r"\bon (the|that|this) list\b", "", text)
-    short = r"\b(e\.g|i\.e|etc|vs|approx|dr|mr|mrs|no)\.(?=\s*[\w,(])"
-    text = re.sub(short, lambda match: match[1].replace(".", ""), text)
-    text = re.sub(r"(?m)^\s*(\(?\d+[.)]|\(?[a-z]\)|[-*•])\s+|(?<!\w)\(?\d\)", "\n", text)
-    alone = r"\b(than|least|most|exactly|over|above|below) (zero|one|once)\b(?! (of|that|who|which|thing|or|way)\b)"
-    text = re.sub(alone, lambda match: f"{match[1]} {int(match[2] != 'zero')}", text.replace("a dozen", "12"))
-    return re.sub(r"\w+", lambda match: DIGITS.get(match[0], match[0]), text)
+    text = rewritten("plain", re.sub(r"```.*?(```|$)", " ", text, flags=re.S).lower())
+    return re.sub(r"\w+", lambda match: data()["digits"].get(match[0], match[0]), text)
 
 
-def counted(text):
-    """A text with digits for words that count: zero, a dozen, twice."""
-    for word, number in COUNTED.items():
-        text = re.sub(word, number, text)
+def rewritten(name, text):
+    """A text after the replacements of a list of listener.toml."""
+    for old, new in data()["rewrites"][name]:
+        text = old.sub(new, text)
     return text
 
 
 def sentences(text):
     parts = re.split(r"(?<=[.?!])[\"')\]]*\s+|\n+", text)
     return [part.strip() for part in parts if re.search(r"\w", part)]
-
-
-def questions_of(raw):
-    """The example questions of a fact as it stands in a file."""
-    return [*list_of(raw.get("question")), *list_of(raw.get("questions"))]
 
 
 def list_of(value):

@@ -308,3 +308,209 @@ def test_the_parts_of_an_example_are_named_in_its_order(form):
         if task["details"]["format"] == form and " and " in fact["reply"]:
             name = "the " + w.common_words(task["plan"])["name"]
             assert (name in fact["reply"].split(" and ")[0]) == (form == "{n} {v}"), fact["reply"]
+
+
+# ---- Kinds of checks that the third strong player put, in other words
+
+
+def sums():
+    """(task, kind, a case with the numbers of a formula, what it comes to, whether it is one of the kind)"""
+    for task in drafts():
+        theme, details = w.themes()[task["plan"]["theme"]], task["details"]
+        for name in task["plan"]["kinds"]:
+            _, number, join, _ = w.parts_of(theme, details[f"{name}.define"])
+            limit, measure = details.get(f"{name}.limit"), number[1:]
+            formula = details.get(f"{measure}.formula", "")
+            keys = re.findall("[a-z]+", formula)
+            if number[:1] != "=" or join or type(limit) is not int or len(set(keys)) != 2 or "(" in formula \
+                    or details.get(f"{measure}.extra"):
+                continue
+            for first, second in ((3, 2), (limit, 1), (limit + 9, 7)):
+                row = {keys[0]: first, keys[1]: second} | dict.fromkeys(theme.words)
+                case = f"{first} {keys[0]} and {second} {keys[1]}"
+                yield task, name, f"{measure}.formula", case, eval(formula, row), is_one(task, name, row)
+
+
+@pytest.mark.parametrize("form", ["{case}, {T} or not?", "With {case}, is it {T}?", "Would {case} count as {T}?",
+                                  "Say we have {case}. Is that already {T}?", "{a_noun} with {case}: {T}?",
+                                  "Just to be sure: does one with {case} still count as {T}?"])
+def test_the_numbers_of_a_formula_get_a_verdict(form):
+    count = Counter()
+    for task, name, formula, case, number, right in sums():
+        words = words_of(task, w.themes()[task["plan"]["theme"]], name)
+        question = form.format(case=case, a_noun=w.a(words["noun"]), **words)
+        told = [fact["detail"] for fact in task["facts"] if fact["detail"].startswith(f"{name}.")]
+        reply, more = reply_after(task, [formula, *told], question)
+        assert reply.startswith(f"That makes {number}. {'Yes' if right else 'No'}, ") and not more, (question, reply)
+        reply, more = reply_after(task, [f"{name}.define", formula], question)    # what is not known yet is told, one thing at a time
+        assert reply.startswith(f"That makes {number}. ") and more == [f"{name}.limit"], (question, reply, more)
+        count[right] += 1
+    assert min(count.values()) > 5, count
+
+
+@pytest.mark.parametrize("form", ["Exactly average: {T} or not?", "If the {f} is exactly the average, is it {T}?",
+                                  "Say the average {f} is 20. Is one with exactly 20 {T}?",
+                                  "Suppose the {f} averages 20. Would a {f} of 20 still be {T}?",
+                                  "So one with exactly the average {f} counts as {T}?"])
+def test_the_average_itself_is_no_riddle(form):
+    count = 0
+    for task, fact in facts_with("limit"):
+        field = by_name(task)[fact["needs"][0]]["values"]["field"]
+        if task["details"][fact["detail"]] == "average" and len(field) == 1 \
+                and f"{fact['term']}.except" not in by_name(task):
+            words = words_of(task, w.themes()[task["plan"]["theme"]], fact["term"])
+            reply, _ = said_of(task, fact["term"], form.format(f=field[0], **words))
+            assert NO.match(reply), (form, reply)
+            count += 1
+    assert count > 5
+
+
+@pytest.mark.parametrize("form", ["{nouns} {phrase} with no {f} at all: are they {T}?",
+                                  "Is one {phrase} still {T} without any {f}?",
+                                  "Does a {noun} {phrase} count as {T} if it has no {f} at all?"])
+def test_to_have_none_of_something_is_a_number(form):
+    count = 0
+    for task, theme, name, key, limit, join, label, values, exception in kinds():
+        if join and exception[0] == "none":
+            for word in theme.words[label][1]:
+                words = words_of(task, theme, name, label, word)
+                known = {**task, "test_cases": {"1": f"report({[{label: each} for each in theme.words[label][1]]})"}}
+                row = {key: 0} | dict.fromkeys(theme.words) | {label: word}
+                assert not wrong_verdicts_of(known, name, form.format(f=key, **words), is_one(task, name, row))
+                count += 1
+    assert count > 9
+
+
+def wrong_verdicts_of(task, name, question, expected):
+    return list(wrong_verdicts(task, name, [question], expected))
+
+
+@pytest.mark.parametrize("form", ["With {n} {f} but not {phrase}, is it {T}?", "Is {n} enough for one not {phrase} to be {T}?",
+                                  "Does exactly {n} count as {T} for {nouns} that aren't {phrase}?"])
+def test_without_a_word_is_not_with_it(form):
+    count = 0
+    for task, theme, name, key, limit, join, label, values, exception in kinds():
+        if join and len(values) == 1 and exception[0] == "none":
+            words = words_of(task, theme, name, label, values[0])
+            for n in (limit - 1, limit, limit + 1):
+                row = {key: n} | dict.fromkeys(theme.words)
+                question = form.format(n=n, f=key, **words)
+                assert not wrong_verdicts_of(task, name, question, is_one(task, name, row)), question
+                count += 1
+    assert count > 9
+
+
+PAIRS = ["So {a} {is_a} {T}, and {b} {is_b}, right?", "Just to be sure: with {a} it {is_a} {T}, with {b} it {is_b}?",
+         "So exactly {a} {is_a} {T} and {b} {is_b}. Did I get that right?", "{a} {is_a} {T} but {b} {is_b}, correct?"]
+
+
+@pytest.mark.parametrize("form", PAIRS)
+@pytest.mark.parametrize("honest", [True, False])
+def test_of_two_cases_both_are_judged(form, honest):
+    count = 0
+    for task, theme, name, key, limit, join, *_ in kinds():
+        for a in () if join else (limit - 1, limit):
+            fits = [is_one(task, name, {key: n} | dict.fromkeys(theme.words)) for n in (a, a + 1)]
+            claims = fits if honest else [fits[0], not fits[1]]
+            is_a, is_b = ("is" if claim else "isn't" for claim in claims)
+            words = words_of(task, theme, name)
+            reply, _ = said_of(task, name, form.format(a=a, b=a + 1, is_a=is_a, is_b=is_b, **words))
+            assert (YES if honest else NO).match(reply), (form, a, claims, reply)
+            count += 1
+    assert count > 20
+
+
+@pytest.mark.parametrize("form", ["So for {phrase} at most {n}, meaning {n} counts and {m} doesn't?",
+                                  "{nouns} {phrase}: {n} counts, {m} doesn't, right?",
+                                  "So with {n} one {phrase} counts as {T} and with {m} it doesn't?"])
+def test_a_limit_of_its_own_is_not_denied(form):
+    count = 0
+    for task, theme, name, key, limit, join, _, _, (way, label, word, *other) in kinds():
+        for n in (other[0] - 1, other[0]) if other and not join else ():
+            words = words_of(task, theme, name, label, word)
+            row = dict.fromkeys(theme.words) | {label: word}
+            right = is_one(task, name, row | {key: n}) and not is_one(task, name, row | {key: n + 1})
+            if "at most" not in form or right:
+                reply, _ = said_of(task, name, form.format(n=n, m=n + 1, **words))
+                assert (YES if right else NO).match(reply), (form, n, reply, task["details"])
+            count += 1
+    assert count > 4
+
+
+@pytest.mark.parametrize("form", ["And if those are equal as well?", "And if that is the same too, what then?",
+                                  "What if they're still tied?", "If even then two are equal, who goes first?",
+                                  "Is there a second tie-breaker after that?"])
+def test_a_second_tie_will_not_come_up(form):
+    for task, fact in facts_with("ties"):
+        reply, told = reply_after(task, ["ties"], form)
+        assert "won't come up" in reply and not told, (form, reply)
+
+
+@pytest.mark.parametrize("form", ["Two {nouns} have the same figure. Which one goes first?", "Same figure: who leads?",
+                                  "Two of them are equal. What then?", "Two come out the same, what then?"])
+def test_a_tie_that_is_put_first_is_a_tie(form):
+    for task, fact in facts_with("ties"):
+        order = next(each["detail"] for each in task["facts"] if each["aspect"] == "order")
+        words = w.common_words(task["plan"])
+        assert reply_after(task, [order], form.format(**words)) == (fact["reply"], ["ties"]), form
+
+
+@pytest.mark.parametrize("form", ["Should {names} come once or twice?", "Can the same {name} be listed several times?",
+                                  "Does each {name} appear only once?", "If somebody is in there twice, are they shown twice?"])
+def test_how_often_a_name_comes_is_settled(form):
+    for task, _ in facts_with("order"):
+        reply, told = reply_after(task, [], form.format(**w.common_words(task["plan"])))
+        once = "names.sort" in task["ground_truth"]
+        assert ("just once" if once else "entry of its own") in reply and not told, (form, reply)
+
+
+@pytest.mark.parametrize("form", ["Which {nouns} are an exception to the rule?", "What are the exceptions?",
+                                  "When does that rule not hold?", "Is there an exception to that?"])
+def test_an_exception_that_is_asked_for_is_told(form):
+    for task, fact in facts_with("except"):
+        hidden = [each for each in task["facts"] if each["aspect"] in ("except", "extra")]
+        last = [each["detail"] for each in task["facts"] if each["aspect"] in ("order", "group")]
+        if len(hidden) == 1:
+            reply, told = reply_after(task, [fact["needs"][0], *last], form.format(**w.common_words(task["plan"])))
+            assert told == [fact["detail"]], (form, reply)
+
+
+@pytest.mark.parametrize("form", ["So a result might read {line}?", "Like {line}, right?", "Would {line} be right?",
+                                  "So two of them look like this: {line}"])
+def test_an_example_of_the_result_is_compared(form):
+    count = Counter()
+    for task, fact in facts_with("format"):
+        known = [each["detail"] for each in task["facts"] if each["aspect"] in ("format", "between")]
+        names = ["Anna", "Bruno"] if task["plan"]["people"] else ["F38", "C12"]
+        for shape in ("{n}: {v}", "{n} ({v})", "{v} {n}", "{n} = {v}", '["{n}", {v}]'):
+            mark = task["details"].get("between", ", ")
+            line = mark.join(shape.format(n=name, v=v) for name, v in zip(names, (7, 12)))
+            line = f'"{line}"' if "between" in task["details"] else f"[{line}]"
+            right = {"pairs": '["{n}", {v}]'}.get(task["details"]["format"], task["details"]["format"]) == shape
+            reply, _ = reply_after({**task, "test_cases": {"1": str([{"key": name} for name in names])}}, known, form.format(line=line))
+            assert (YES if right else NO).match(reply), (form, line, reply, task["details"]["format"])
+            count[right] += 1
+    assert min(count.values()) > 9
+
+
+@pytest.mark.parametrize("form", ["So {n} is {T}?", "{n}: {T}?", "And {n}?", "{n}, still {T}?"])
+def test_a_number_alone_gets_a_verdict(form):
+    for task, theme, name, key, limit, join, *_ in kinds():
+        for n in () if join else (limit - 1, limit + 1):
+            right = is_one(task, name, {key: n} | dict.fromkeys(theme.words))
+            reply, _ = said_of(task, name, form.format(n=n, **words_of(task, theme, name)))
+            assert re.search(r"Yes, |one that I call|that counts|That counts" if right else
+                             r"No, |n't count|not one", reply), (form, n, reply)
+
+
+@pytest.mark.parametrize("form", ["Is the number the sum of {formula} over all {P}?", "So I add up {formula} for all {P}?",
+                                  "So the result is {formula}, summed over the {P}?"])
+def test_a_sum_over_a_kind_is_no_claim_about_what_the_kind_means(form):
+    for task, fact in facts_with("formula"):
+        if task["plan"]["shape"] == "total" and fact["term"] == task["plan"]["goal"]:
+            told = [each["detail"] for each in task["facts"] if each["aspect"] in ("define", "formula")]
+            formula = re.sub(r"[*]", " times ", task["details"][fact["detail"]])
+            formula = formula.replace("+", " plus ").replace("-", " minus ")
+            words = words_of(task, w.themes()[task["plan"]["theme"]], task["plan"]["kinds"][0])
+            reply, _ = reply_after(task, told, form.format(formula=formula, **words))
+            assert not NO.match(reply) and by_name(task)[f"{task['plan']['kinds'][0]}.define"]["reply"] not in reply, reply
