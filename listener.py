@@ -35,6 +35,9 @@ ROUNDED = {"down": math.floor, "up": math.ceil, "nearest": lambda number: math.f
 SPOKEN = {"times": "*", "plus": "+", "minus": "-", "twice": "2*", "all_that": ")"}
 
 
+# ---- The dialogue
+
+
 def scripted_reply(task, dialogue, manner="plain"):
     """(The human's reply to the last message of a dialogue, names of the details that it tells for the first time)
 
@@ -207,6 +210,8 @@ class Listener:
             questions.append(("", scene.strip()))
         return claims, questions, tuple(topics), cases
 
+    # What a question is about
+
     def answer(self, question, scene, memory):
         """(the fact that a question is about, "") or (None, what to say instead)"""
         acts = tables()["acts"]
@@ -257,7 +262,7 @@ class Listener:
         alone = heard.top()
         if scene:    # it sets the topic, and the aspect of a question that points back to it
             wide = self.weigh(scene + question, memory)
-            whole = alone[1] and (heard.terms or not tables()["acts"]["back"].search(question)) and not acts["cases"].search(scene)
+            whole = alone[1] and (heard.terms or not acts["back"].search(question)) and not acts["cases"].search(scene)
             heard = heard._replace(terms=heard.terms or wide.terms, said=wide.said,
                                    aspects=(heard if whole else wide).aspects)
         conditions = [scene] if acts["cases"].search(scene) else []
@@ -280,7 +285,8 @@ class Listener:
     def next_layers(self, heard, memory):
         """What is open about the terms of a text, or about the last topic if it points back to that."""
         terms = heard.terms
-        if not terms and tables()["acts"]["back"].search(heard.text) and not tables()["acts"]["result"].search(heard.text):
+        acts = tables()["acts"]
+        if not terms and acts["back"].search(heard.text) and not acts["result"].search(heard.text):
             terms = memory.topics[-1:]
         return [fact for fact in self.facts if fact.name not in memory.told and fact.aspect not in HIDDEN
                 and self.first(fact, memory.told) == fact and fact.term and fact.term in terms]
@@ -368,6 +374,8 @@ class Listener:
             return "the " + re.sub(r"[\W_]+", " ", fact.name).strip()
         label, name = tables()["aspects"][fact.aspect]["label"], self.names.get(fact.term, ["it"])[0]
         return label.format(term=f'"{name}"') if "{term}" in label else label + f' for "{name}"' * bool(fact.term)
+
+    # Whether a proposal is right
 
     def judge(self, claims, memory, alone):
         """(sentences, details settled, the last fact) in answer to proposals. alone: nothing else is asked"""
@@ -471,7 +479,7 @@ class Listener:
         said = heard.said
         step = NEXT.get((*said["end"], *said["edge"])) if fact.aspect in ("limit", "edge") else 0
         beside = {str(int(n) + step) for n in said["number"] if step and re.fullmatch(r"\d{1,9}", n)}
-        if step and beside == fact.values.get("number") and fact.values.get("edge") != said["edge"]:    # over 2, for 3 up
+        if step and beside == fact.values.get("number") and fact.values.get("edge") != said["edge"]:    # 3 up: over 2
             return "right" if "edge" in fact.values and fact.name in told else "unsure"
         groups = tables()["aspects"].get(fact.aspect, {}).get("kinds") or [[kind] for kind in fact.values]
         for kinds in groups:
@@ -510,6 +518,8 @@ class Listener:
         if fact.term not in heard.terms and not re.search(r"\b(it|that|this|they)('s)?\b", heard.text):
             theirs -= {key for key in theirs if any({stem(key)} in self.stems[term] for term in heard.terms)}
         return theirs - (self.people - mine) or theirs
+
+    # What the facts, or the reference, settle of a concrete case
 
     def settled(self, text, memory, loosely=False):
         """(sentences, details, fact) in answer to a case, "Is it big with 20?", or None; loosely: a number is a case"""
@@ -564,7 +574,8 @@ class Listener:
         shadow = self.with_terms(acts["aside"].sub("", text))
         if "join" in define.values and acts["joins"].search(text):
             return says("either" if define.values["join"] == {"or"} else "both", text), [], define
-        if acts["rules"].search(shadow) or not (loosely or acts["instance"].search(shadow) or acts["bounds"].search(shadow)):
+        instance = loosely or acts["instance"].search(shadow) or acts["bounds"].search(shadow)
+        if acts["rules"].search(shadow) or not instance:
             return only
         cases = self.cases(text, mine, memory)
         if not cases:    # "3 stops" of a kind that goes by the delay
@@ -584,11 +595,12 @@ class Listener:
         else:
             right = all(denied != fit for (*_, denied), fit in zip(cases, fits))
             each = ", ".join(f"{case[0]} {'counts' if fit else 'does not'}" for case, fit in zip(cases, fits))
-            sentence = f"{each}." if acts["choice"].search(text) else says("yes", text) if right else f"Not quite. {each}."
+            checked = says("yes", text) if right else f"Not quite. {each}."
+            sentence = f"{each}." if acts["choice"].search(text) else checked
         return f"{made} {sentence}".strip(), used, define
 
     def cases(self, text, mine, memory):
-        """[(number, the average, word -> whether it is lacking, whether it is said not to be one)] of each case in a text
+        """[(number, the average, word -> whether it is lacking, whether it is said not to be one)] of a text's cases
 
         Words go for the next number as well. "At most 35" puts two, 35 and 36. There are none beside other claims.
         """
@@ -627,7 +639,8 @@ class Listener:
             else:
                 plainly |= bool(number)
             found.append((number, mean, words, denied))
-        known = [fact for name in ("values", "names", "except") if (fact := mine.get(name)) and fact.name in memory.told]
+        known = [fact for fact in mine.values()
+                 if fact.aspect in ("values", "names", "except") and fact.name in memory.told]
         alone = words and (acts["any"].search(text) or special in known or known and acts["asks_if"].search(text))
         fits = any(self.column.get(word) in mine["define"].about["field"] for word in words) or special
         return found if (plainly if found[-1][0] else alone and fits and len(found) == 1) else []
@@ -671,7 +684,8 @@ class Listener:
         told = [fact for fact in self.facts if fact.aspect in ("format", "between") and fact.name in memory.told]
         name, example = rf"(?:[a-z]\d+|{self.spellings})", self.example.search(heard.text)
         open = "format" in self.here and all(fact.aspect != "format" for fact in told)
-        if not told or open or not example or not re.search(name, example[0]) or self.example.search(heard.text.partition(" or ")[2]):
+        several = self.example.search(heard.text.partition(" or ")[2])
+        if not told or open or several or not example or not re.search(name, example[0]):
             return None
         form = next(iter(told[-1].values.get("form", set()) - {"figures", "pairs"}), '["{n}", {v}]')
         entry = re.escape(form if "format" in self.here else "{n}").replace(r"\{n\}", name)
@@ -697,7 +711,8 @@ class Listener:
         """key -> the number, of at most nine digits, that a text gives it: "a price of 4", "4 letters"."""
         key, number = r"\b([a-z]\w*)", r"(?:only |just |exactly )?(\d{1,9})\b"
         before = [pair[::-1] for pair in re.findall(r"\b(\d{1,9}) ([a-z]\w*)", text)]
-        pairs = re.findall(f"{key} (?:is|was|are|at) {number}", text) + before + re.findall(f"{key}(?: of)?[ :=]+{number}", text)
+        pairs = re.findall(f"{key} (?:is|was|are|at) {number}", text) + before
+        pairs += re.findall(f"{key}(?: of)?[ :=]+{number}", text)
         return {self.field_of[stem(word)]: str(int(number)) for word, number in pairs if stem(word) in self.field_of}
 
     def not_by(self, fact, text):
@@ -715,7 +730,10 @@ class Listener:
         said, mine = self.said(text), fact.about
         kinds = [kind for kind in ("number", "word") if mine[kind] or fact.aspect == "formula"]
         other = any(said[kind] and not said[kind] & mine[kind] for kind in kinds)
-        return other and text.endswith("?") and not any(tables()["acts"][name].search(text) for name in ("rules", "bounds"))
+        acts = tables()["acts"]
+        return other and text.endswith("?") and not acts["rules"].search(text) and not acts["bounds"].search(text)
+
+    # What a text says
 
     def read(self, text, memory):
         return Heard(text, self.mentions(text, memory), self.aspects(text), self.said(text), set(stems_of(text)))
@@ -746,7 +764,7 @@ class Listener:
                       lambda match: "term" if stem(match[1]) in self.known else match[0], self.shadow(text))
 
     def aspects(self, text):
-        """aspect -> points of a question. A long match is worth a little more; two hints are as good as a sure pattern."""
+        """aspect -> points of a question: a long match has a little more, two hints as many as a sure pattern."""
         points, table = {}, tables()["aspects"]
         shadow = tables()["acts"]["aside"].sub("", self.shadow(text))
         longest = {name: max((len(match[0]) for match in aspect["sure"].finditer(shadow)), default=0)
@@ -778,7 +796,8 @@ class Listener:
         found = {}
         for term, names in self.stems.items():
             here, faint = (clear, dim) if term in exact else (clear - taken, dim - taken)    # a form of another term
-            part = any(name & here - set(self.field_of) - set(map(stem, data()["words"]["stop"])) for name in names if len(name) > 1)
+            part = here - set(self.field_of) - set(map(stem, data()["words"]["stop"]))
+            part = any(name & part for name in names if len(name) > 1)
             whole = any(name <= here for name in names)
             if term in self.open or any(name <= known for name in names):
                 found[term] = 1.0 if whole else 0.5 if part or any(name <= faint for name in names) else 0
@@ -806,13 +825,16 @@ class Listener:
             found[kind] = {token} if token in found[kind] and found[kind] != {"z-a", "earlier"} else found[kind]
         return found | {kind: set() for kind in ("end", "ties") if len(found[kind]) > 1}    # both: nothing clear
 
+    # What a task says
+
     def __init__(self, task):
         raws = [raw | {"questions": [*list_of(raw.get("question")), *list_of(raw.get("questions"))]}
                 for raw in task["facts"] or []]
         terms = {term: list_of((about or {}).get("names")) or [term] for term, about in (task["terms"] or {}).items()}
         terms |= {raw["term"]: [raw["term"]] for raw in raws if raw.get("term") and raw["term"] not in terms}
         self.names = {term: [name.lower().replace("-", " ") for name in names] for term, names in terms.items()}
-        self.stems = {term: [{stem(word) for word in name.split() if word not in data()["words"]["small"]} or {name} for name in names]
+        small = data()["words"]["small"]
+        self.stems = {term: [{stem(word) for word in name.split() if word not in small} or {name} for name in names]
                       for term, names in self.names.items()}
         self.spelled = {word for names in self.names.values() for name in names for word in name.split()}
         self.known = set().union(*(name for names in self.stems.values() for name in names))
@@ -826,7 +848,8 @@ class Listener:
         self.own = {(fact.term, fact.aspect) for fact in self.facts}
         self.open = {fact.term for fact in self.facts if not fact.needs}    # terms of the request
         self.sure = {row["aspect"]: row["reply"] for row in task["sure"] or []}
-        self.examples = {plain(question): fact.name for fact, raw in zip(self.facts, raws) for question in raw["questions"]}
+        self.examples = {plain(question): fact.name for fact, raw in zip(self.facts, raws)
+                         for question in raw["questions"]}
         defined = {fact.term: fact.values for fact in self.facts if fact.aspect == "define"}
         for fact in self.facts:    # a limit is one of a number, a choice of words is one of a key of words
             values = defined.get(fact.term, {})
@@ -847,7 +870,8 @@ class Listener:
         keys |= {str(key).lower() for each in values for key in list_of(each.get("field"))}
         figures = {*re.findall(r"[\"'](\w+)[\"']\s*:\s*-?\d", shown), *measures}
         self.labels = set(re.findall(r"[\"'](\w+)[\"']\s*:\s*[\"']", shown))
-        self.key_words = {word: "_figure" if key in figures else "_label" for key in sorted(keys - data()["words"]["keep"])
+        rest = sorted(keys - data()["words"]["keep"])
+        self.key_words = {word: "_figure" if key in figures else "_label" for key in rest
                           for word in (key, key + "s", key.removesuffix("s"))}
         self.field_of = {stem(key): key for key in sorted(keys)}
         for names in self.names.values():    # a term that stands for a key

@@ -676,8 +676,9 @@ def parse_args():
         help="sample this many actions at every agent turn of recorded trajectories (paper: 16)")
     add("--continue", dest="continue_", type=COUNT, default=0, metavar="TIMES",
         help="play every candidate of a candidates file to the end this many times, for its Monte-Carlo return")
-    group.add_argument("--per-task", type=SIZE, default=0, help="--candidates: only at the turns of each task's PER_TASK "
-                       "trajectories of highest reward, which hold the late turns that most lack; 0 = all (default: 0)")
+    group.add_argument("--per-task", type=SIZE, default=0, help="--candidates: only at the turns of each task's "
+                       "PER_TASK trajectories of highest reward, which hold the late turns that most lack; 0 = all "
+                       "(default: 0)")
     add = p.add_argument_group(
         "models", "A folder, a hub name, or the URL of an OpenAI-compatible server, such as http://localhost:8000/v1. "
         "Roles with the same model share it.").add_argument

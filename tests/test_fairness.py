@@ -218,13 +218,20 @@ def test_a_fraction_is_rounded_as_the_reference_does(form):
                 assert part == 410 or f"becomes {right}" in reply, (form, reply)
 
 
-@pytest.mark.parametrize("number", ["007", "9" * 400, "9" * 5000, "\u0663"], ids=["zeros", "long", "too long", "arabic"])
+@pytest.mark.parametrize("number", ["007", "9" * 400, "9" * 5000, "\u0663"],
+                         ids=["zeros", "long", "too long", "arabic"])
 def test_no_number_that_an_agent_writes_ends_the_run(number):
     for task, fact in [*facts_with("formula"), *facts_with("round")]:
         told = [each["detail"] for each in task["facts"]]
         case = " and ".join(f"{number} {key}" for key in fact["values"].get("field", []))
         for question in (f"With {case}, what is it?", f"Would {number}.5 be rounded up?", f"Is {number} enough?"):
             assert reply_after(task, told, question)[0]
+
+
+@pytest.mark.parametrize("words", ["and so ", "is it ", "if it is ", "or ", "1, ", "no matter ", "both or one ", "- "])
+def test_a_message_that_repeats_words_is_answered(words):
+    """A model that is stuck in a loop writes such messages; a pattern that tries every way to cut them never ends."""
+    assert reply_after(drafts()[0], [], words * 150 + "xyz?")[0]
 
 
 @pytest.mark.parametrize("form", [
@@ -342,7 +349,8 @@ def test_the_numbers_of_a_formula_get_a_verdict(form):
         told = [fact["detail"] for fact in task["facts"] if fact["detail"].startswith(f"{name}.")]
         reply, more = reply_after(task, [formula, *told], question)
         assert reply.startswith(f"That makes {number}. {'Yes' if right else 'No'}, ") and not more, (question, reply)
-        reply, more = reply_after(task, [f"{name}.define", formula], question)    # what is not known yet is told, one thing at a time
+        # what is not known yet is told, one thing at a time
+        reply, more = reply_after(task, [f"{name}.define", formula], question)
         assert reply.startswith(f"That makes {number}. ") and more == [f"{name}.limit"], (question, reply, more)
         count[right] += 1
     assert min(count.values()) > 5, count
@@ -385,7 +393,8 @@ def wrong_verdicts_of(task, name, question, expected):
     return list(wrong_verdicts(task, name, [question], expected))
 
 
-@pytest.mark.parametrize("form", ["With {n} {f} but not {phrase}, is it {T}?", "Is {n} enough for one not {phrase} to be {T}?",
+@pytest.mark.parametrize("form", ["With {n} {f} but not {phrase}, is it {T}?",
+                                  "Is {n} enough for one not {phrase} to be {T}?",
                                   "Does exactly {n} count as {T} for {nouns} that aren't {phrase}?"])
 def test_without_a_word_is_not_with_it(form):
     count = 0
@@ -456,7 +465,8 @@ def test_a_tie_that_is_put_first_is_a_tie(form):
 
 
 @pytest.mark.parametrize("form", ["Should {names} come once or twice?", "Can the same {name} be listed several times?",
-                                  "Does each {name} appear only once?", "If somebody is in there twice, are they shown twice?"])
+                                  "Does each {name} appear only once?",
+                                  "If somebody is in there twice, are they shown twice?"])
 def test_how_often_a_name_comes_is_settled(form):
     for task, _ in facts_with("order"):
         reply, told = reply_after(task, [], form.format(**w.common_words(task["plan"])))
@@ -487,7 +497,8 @@ def test_an_example_of_the_result_is_compared(form):
             line = mark.join(shape.format(n=name, v=v) for name, v in zip(names, (7, 12)))
             line = f'"{line}"' if "between" in task["details"] else f"[{line}]"
             right = {"pairs": '["{n}", {v}]'}.get(task["details"]["format"], task["details"]["format"]) == shape
-            reply, _ = reply_after({**task, "test_cases": {"1": str([{"key": name} for name in names])}}, known, form.format(line=line))
+            calls = {"1": str([{"key": name} for name in names])}
+            reply, _ = reply_after(task | {"test_cases": calls}, known, form.format(line=line))
             assert (YES if right else NO).match(reply), (form, line, reply, task["details"]["format"])
             count[right] += 1
     assert min(count.values()) > 9
@@ -503,7 +514,8 @@ def test_a_number_alone_gets_a_verdict(form):
                              r"No, |n't count|not one", reply), (form, n, reply)
 
 
-@pytest.mark.parametrize("form", ["Is the number the sum of {formula} over all {P}?", "So I add up {formula} for all {P}?",
+@pytest.mark.parametrize("form", ["Is the number the sum of {formula} over all {P}?",
+                                  "So I add up {formula} for all {P}?",
                                   "So the result is {formula}, summed over the {P}?"])
 def test_a_sum_over_a_kind_is_no_claim_about_what_the_kind_means(form):
     for task, fact in facts_with("formula"):
@@ -513,4 +525,5 @@ def test_a_sum_over_a_kind_is_no_claim_about_what_the_kind_means(form):
             formula = formula.replace("+", " plus ").replace("-", " minus ")
             words = words_of(task, w.themes()[task["plan"]["theme"]], task["plan"]["kinds"][0])
             reply, _ = reply_after(task, told, form.format(formula=formula, **words))
-            assert not NO.match(reply) and by_name(task)[f"{task['plan']['kinds'][0]}.define"]["reply"] not in reply, reply
+            meaning = by_name(task)[f"{task['plan']['kinds'][0]}.define"]["reply"]
+            assert not NO.match(reply) and meaning not in reply, reply
