@@ -54,6 +54,11 @@ def scripted_reply(task, dialogue, manner="plain"):
     return reply, list(told)
 
 
+@lru_cache(maxsize=256)
+def listener(text):
+    return Listener(json.loads(text))
+
+
 @lru_cache(maxsize=20_000)
 def replied(human, memory, message, manner):
     return human.reply(memory, message, manner)
@@ -631,7 +636,8 @@ class Listener:
             words = {word: lacks for word, lacks in kept.items() if self.column.get(word) not in taken} | here
             said, denied = self.said(part), bool(acts["denies"].search(self.with_terms(part)))
             if number and acts["bounds"].search(self.shadow(part)):
-                step = NEXT.get((*(said["end"] or limit.values.get("end", ())), *said["edge"]))
+                end = said["end"] or (limit.values.get("end", ()) if limit else ())
+                step = NEXT.get((*end, *said["edge"]))
                 if denied or not step or not re.fullmatch(r"\d{1,9}", number):
                     return []
                 denied = said["edge"] == {"out"}
@@ -794,10 +800,10 @@ class Listener:
                  if any(set(name.split()) - data()["words"]["small"] <= set(words) for name in names)}
         taken = {stem(word) for term in exact for name in self.names[term] for word in name.split() if word in words}
         found = {}
+        dull = {*self.field_of, *stop_stems()}
         for term, names in self.stems.items():
             here, faint = (clear, dim) if term in exact else (clear - taken, dim - taken)    # a form of another term
-            part = here - set(self.field_of) - set(map(stem, data()["words"]["stop"]))
-            part = any(name & part for name in names if len(name) > 1)
+            part = any(name & here - dull for name in names if len(name) > 1)
             whole = any(name <= here for name in names)
             if term in self.open or any(name <= known for name in names):
                 found[term] = 1.0 if whole else 0.5 if part or any(name <= faint for name in names) else 0
@@ -912,7 +918,7 @@ class Listener:
                     list_of(raw.get("implies")), {} if aspect else words)
 
 
-listener = lru_cache(maxsize=256)(lambda text: Listener(json.loads(text)))    # a task as text -> its human
+# ---- Words
 
 
 @cache
@@ -921,7 +927,8 @@ def data():
     found = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     rewrites = {name: [(re.compile(old), new) for old, new in rows] for name, rows in found["rewrites"].items()}
     found["endings"] = re.compile(rf"({found['endings']})$")
-    return found | {"rewrites": rewrites, "words": {name: set(text.split()) for name, text in found["words"].items()}}
+    words = {name: set(text.split()) for name, text in found["words"].items()}
+    return found | {"rewrites": rewrites, "words": words}
 
 
 @cache
@@ -979,6 +986,11 @@ def stem(word):
 
 def words_of(text):
     return re.findall(r"\w+(?:'\w+)?", text)
+
+
+@cache
+def stop_stems():
+    return set(map(stem, data()["words"]["stop"]))
 
 
 def stems_of(text):

@@ -228,6 +228,18 @@ def test_no_number_that_an_agent_writes_ends_the_run(number):
             assert reply_after(task, told, question)[0]
 
 
+@pytest.mark.parametrize("form", ["Would at least 5 or the lowest be {name}?",
+                                  "Does a low one of at least 5 count as {name}?"])
+def test_a_bound_of_a_kind_that_has_none_is_answered(form):
+    count = 0
+    for task, fact in facts_with("define"):
+        if f"{fact['term']}.limit" not in by_name(task):
+            name = task["terms"][fact["term"]]["names"][0]
+            assert reply_after(task, [fact["detail"]], form.format(name=name))[0]
+            count += 1
+    assert count > 5
+
+
 @pytest.mark.parametrize("words", ["and so ", "is it ", "if it is ", "or ", "1, ", "no matter ", "both or one ", "- "])
 def test_a_message_that_repeats_words_is_answered(words):
     """A model that is stuck in a loop writes such messages; a pattern that tries every way to cut them never ends."""
