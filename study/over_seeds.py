@@ -28,6 +28,7 @@ AGENTS = {    # name of the folder: title
     "policy-without-c": "SWEET-RL without c", "policy": "SWEET-RL", "after-imitation": "SWEET-RL after imitation",
     "dpo-after-imitation": "multi-turn DPO after imitation", "twice-dpo": "multi-turn DPO, twice the episodes",
     "policy-likelihood": "SWEET-RL, likelihood in place of Eq. 2", "policy-sum": "SWEET-RL, sums in Eq. 3",
+    "policy-truth": "SWEET-RL, candidates ranked by their worth",
     "grpo": "GRPO", "round-2-dpo": "multi-turn DPO, second round", "round-2-policy": "SWEET-RL, second round"}
 SHARES = {"success": "success", "success_seen": "seen", "success_new": "new", "cosine_page": "cosine",
           "choices_right": "choices right", "win_rate": "win rate", "details_told": "details told"}

@@ -2,7 +2,7 @@
 #
 #     make study SEEDS='1 3' CELLS=trials                 # six settings a method, on validation tasks
 #     make study SEEDS='11 12 13 14 15 16 17 18'          # the demo's rows on test tasks, with the chosen settings
-#     make study SEEDS='11 12 13 14 15 16' CELLS='equal grpo rounds parts'
+#     make study SEEDS='11 12 13 14 15 16' CELLS='equal grpo truth rounds parts'
 #     make study SEEDS='21 22 23' SETTING=easy            # base agents that ask for 80%
 #     make study SEEDS='11 12 13' DOMAIN=frontend         # pages
 #     python study/over_seeds.py --add runs/study/1?      # tables and picture
@@ -71,12 +71,13 @@ critic-likelihood := $(CRITIC) --beta 1e-6
 critic-sum        := $(CRITIC) --advantage sum --beta 0.3
 $(RUN)/critic-%/config.json: $(RUN)/train.metrics.json
 	$(EACH) train_critic.py $(FLAGS) $(FIT) --run-name $(NAME) $(critic-$*) --out $(@D)
-
 $(RUN)/%.ranked.done: $(RUN)/critic-%/config.json $(RUN)/train.candidates.rollout.json
 	$(EACH) train_critic.py $(FIT) --run-name $(NAME) --critic $(RUN)/critic-$* --score $(RUN)/train.candidates.jsonl \
 	  --out $(RUN)/$*.ranked.jsonl
 	@touch $@
-
+$(RUN)/truth.ranked.done: $(RUN)/train.ranked.done    # what would a perfect critic be worth?
+	$(EACH) study/rank_quality.py $(RUN)/train.ranked.jsonl --out $(RUN)/truth.ranked.jsonl
+	@touch $@
 $(RUN)/policy-%/config.json: $(RUN)/%.ranked.done
 	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) $(SWEET) --in $(RUN)/$*.ranked.jsonl --out $(@D)
 
@@ -87,7 +88,6 @@ $(RUN)/dpo-after-imitation/config.json: $(RUN)/rejection-ft/config.json
 $(RUN)/twice.rollout.json: $(RUN)/base/config.json
 	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --in $(RUN)/tasks/train.jsonl $(TWICE) $(PLAY) \
 	  --out $(RUN)/twice.trajectories.jsonl
-
 $(RUN)/twice-dpo/config.json: $(RUN)/twice.metrics.json
 	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) $(DPO) --in $(RUN)/twice.scored.jsonl --out $(@D)
 
@@ -108,13 +108,13 @@ $(RUN)/round-2-$(2).test.metrics.json: $(RUN)-$(1)/base/config.json
 endef
 $(eval $(call round,policy,policy))
 $(eval $(call round,multi-turn-dpo,dpo))
-
 # ------------------------------------------------------------------------------------------------ cells
 at = $(foreach agent,$(2),$(RUN)/$(agent).$(1).metrics.json)
 rows:   $(call at,test,$(AGENTS))
 trials: $(call at,val,$(TRIALS))
 equal:  $(call at,test,twice-dpo dpo-after-imitation)
 parts:  $(call at,test,policy-likelihood policy-sum)
+truth:  $(call at,test,policy-truth)
 grpo:   $(call at,test,grpo)
 rounds: $(call at,test,round-2-policy round-2-dpo)
-.PHONY: rows trials equal parts grpo rounds
+.PHONY: rows trials equal parts truth grpo rounds

@@ -21,6 +21,7 @@ import train_policy  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "study"))
 import rank_monte_carlo  # noqa: E402
+import rank_quality  # noqa: E402
 import rank_random  # noqa: E402
 
 ANSWER = "I WANT TO ANSWER:\ndef f(x):\n    return 0\n"
@@ -100,6 +101,22 @@ def test_a_continued_episode_keeps_its_limit_and_every_one_is_played(world, tmp_
     rows = records(tmp_path / "q.jsonl")
     assert len(rows) == len({row["sample"] for row in rows}) == 3 * 2 + 1 * 2
     assert {sum(m["role"] == "assistant" for m in row["dialogue_history"]) for row in rows} == {3}
+
+
+def test_a_ranking_by_worth_knows_what_each_candidate_is(tmp_path):
+    facts = [{"detail": word, "question": f"What is the {word}?", "reply": f"The {word} is 4."} for word in ("unit", "order")]
+    task = {"task_id": "t", "domain": "backend", "facts": facts, "problem_description": "Write f(x): what counts.",
+            "ground_truth": "def f(x):\n    return 4\n", "test_cases": {"1": "f(1)"}}
+    said = [{"role": "user", "content": task["problem_description"]}]
+    told = [{"role": "assistant", "content": "?"}, {"role": "user", "content": "The unit is 4. The order is 4."}]
+    texts = ["What is the order?", ANSWER, ANSWER.replace("return 0", "return 4"), "How long is it?"]
+    write(tmp_path / "c.jsonl", [
+        {"task_id": "t", "sample": 0, "turn": turn, "domain": "backend", "task": task, "prompt": prompt,
+         "candidates": [{"output": text, "advantage": 0.0} for text in texts]} for turn, prompt in enumerate([said, said + told])])
+    code, _, error = call(rank_quality, tmp_path / "c.jsonl", "--out", tmp_path / "truth.jsonl")
+    assert code == 0, error
+    worth = [[candidate["advantage"] for candidate in row["candidates"]] for row in records(tmp_path / "truth.jsonl")]
+    assert worth == [[1, -1, 1, 0], [0, -1, 1, 0]], "what was told is told: the same question is wasted"
 
 
 def test_a_monte_carlo_ranking_holds_mean_returns_of_what_was_played(tmp_path):
