@@ -131,7 +131,7 @@ class Listener:
             if not target:    # a claim has no scene
                 instead.append(other or says("unclear", text, fill=question) * (scene is None))
             elif target.name not in claims:
-                targets.setdefault(self.first(target, now.told).name, scene)
+                targets.setdefault(self.first(target, now.told).name, (scene, question))
         words, told, fact = self.judge(claims, memory, not targets and not instead)
         new = [name for name in targets if name not in now.told]
         if cases:
@@ -147,9 +147,10 @@ class Listener:
             fact = next((each for each in self.facts if each.aspect in HIDDEN and {fact.name, each.name} <= {*now.told}
                          and each.term == fact.term and each.about["word"] & self.said(text)["word"]), fact)
             words += [says("first", text)] if len(targets) > 1 else []
-            again = "exact" if targets.get(fact.name, "") is None else "again"
+            scene, question = targets.get(fact.name, ("", text))
+            again = "exact" if scene is None else "again"
             again = "unsettled" if self.leaves_open(fact, text) else again
-            words = words or self.agreed(fact, text, now)
+            words = words or self.agreed(fact, question, now) * (scene is not None)
             case = self.settled(text, now, True) if again == "unsettled" and fact.name in now.told else None
             words += [self.not_by(fact, text) or says(again, text) * (fact.name in now.told)] if not words else []
             words, told = case[:2] if case else ([*words, fact.reply], [*told, fact.name])
@@ -202,7 +203,7 @@ class Listener:
                 continue    # "Is that right?"
             follows = part is not parts[-1] and part.endswith(".") and acts["cases"].search(part)    # a question
             case = None if follows or part in self.examples else self.settled(
-                scene + (body if tagged else part), now, bool(cases) and not acts["asks"].search(part))
+                scene + (body if tagged else part), now, bool(cases) and part[:4] == "and " and not acts["asks"].search(part))
             if case:
                 cases.append(case)
                 topics += [case[2].term] * bool(case[2].term)
@@ -320,8 +321,8 @@ class Listener:
         Exceptions for a named measure are its own, not those of a kind that goes by it.
         """
         measure = fact.aspect in HIDDEN and any((term, "formula") in self.own for term in heard.terms)
-        taken_up = not measure and fact.term in self.taken_up(heard, memory)
-        return not fact.term or not fact.aspect or fact.term in (*heard.terms, *self.last(memory)) or taken_up or \
+        taken_up = not measure and fact.term in (*self.taken_up(heard, memory), *self.last(memory))
+        return not fact.term or not fact.aspect or fact.term in (*heard.terms, *memory.topics[-1:]) or taken_up or \
             fact.aspect in ONCE and heard.top(fact.aspect)
 
     def last(self, memory):
@@ -455,7 +456,7 @@ class Listener:
         for piece in map("".join, zip(pieces[::2], pieces[1::2])):
             heard = self.read(piece, memory)
             about = {*(heard.terms or self.taken_up(heard, memory)), *filter(heard.top, heard.aspects)}
-            about -= {"define", "values", "names"}
+            about &= {*self.names, *self.here, *HIDDEN} - {"define", "values", "names"}
             ends = piece[:1] == ";" or about - subject or tables()["acts"]["others"].search(self.shadow(piece))
             if subject and ends and not tables()["acts"]["cases"].search(parts[-1]):
                 parts.append("")
@@ -471,18 +472,28 @@ class Listener:
                  and fact.about["field"] == heard.said["field"]]
         if whole and "average" in heard.said["way"] and "len(found)" not in self.truth:
             return None, only
+        near = {*heard.terms, *self.last(memory)}
+        exact = [fact for fact in self.facts if fact.aspect in ("formula", "extra") and not only
+                 and (fact.name in memory.told or fact.term in near)
+                 and self.result_of(fact.term, heard.text) == fact.aspect]
+        if exact:
+            return exact[0], only
         for fact in only or whole or self.facts:
             grade, fits = self.verdict(fact, heard, memory.told), self.points(fact, heard) > 0
-            elsewhere = heard.terms and fact.term not in {"", *heard.terms} and fact.aspect not in RESULT
+            elsewhere = heard.terms and fact.term not in {"", *heard.terms} \
+                and fact.aspect not in RESULT and not (fact.aspect in ONCE and heard.top(fact.aspect)) \
+                and not (fact.aspect in ("limit", "edge") and fact.about["field"] & heard.terms.keys())
             if fact.aspect in HEADS:    # a proposal for a meaning is one for the term that was named, or is the topic
                 mine = fact.term in (*heard.terms, *memory.topics[-1:])
                 known = mine or whole or fact.aspect in ONCE and heard.top(fact.aspect)
             else:
                 known = fact.name in memory.told or self.concerns(fact, heard, memory)
-            apart = fact.aspect in ("count", "empty") and not heard.top(fact.aspect)
+            apart = fact.aspect in ("count", "empty") and not heard.top(fact.aspect) or fact.aspect == "define" \
+                and fact.term not in heard.terms and heard.said["way"] & {"sum", "max"}
             if not grade or elsewhere or not known or apart:
                 continue    # a number alone says nothing about them
-            named = bool(fact.about["word"] & heard.said["word"])
+            named = any(fact.about[kind] & heard.said[kind] for kind in CONTENT if kind == "word" or fact.aspect == "extra"
+                        and not fact.about["word"])
             vague = fact.aspect in HIDDEN and (not named or grade == "open" and not heard.said["ever"])
             meant = fact.term in heard.terms and grade == "right" and heard.top()[0] not in ("values", "names")
             if (fits or meant) and (named or fact.aspect not in HIDDEN) or not vague and (named or not heard.top()[1]):
@@ -509,7 +520,7 @@ class Listener:
         """What a claim says about a fact: right, open (something is unsaid), unsure, partly, wrong; "" if nothing."""
         grades, keys, core = set(), set(), False
         if fact.aspect in ("empty", "ties"):    # not what stands in "if nothing is left"
-            condition = r"\b(if|when|in case|for|with)\b[^,]*|^\W*(none|nothing|no \w+)\b[^,:]*[,:]"
+            condition = r"\b(if|when|in case|for|with (the )?(same|equal|identical))\b[^,:]*|^\W*(none|nothing|no \w+)\b[^,:]*[,:]"
             heard = heard._replace(said=self.said(re.sub(condition, "", heard.text)))
         said = heard.said
         if fact.aspect in ("formula", "extra"):
@@ -556,12 +567,11 @@ class Listener:
     def tokens(self, fact, kind, heard, mine, told):
         """What a claim about a fact says of a kind, less what it says of other facts beside."""
         theirs = heard.said[kind]
-        if kind == "word":
-            homes = {self.column.get(word) for word in mine}
-            theirs = {word for word in theirs if self.column.get(word) in homes} or theirs
-            theirs = theirs or (heard.said["mark"] if fact.aspect == "empty" else theirs)
-        if kind == "number":
-            others = [each.about["number"] - mine for each in self.facts if each.name in told]
+        if kind == "word" and fact.aspect == "empty" and not theirs:
+            theirs = heard.said["mark"]
+        if kind in CONTENT:
+            others = [each.about[kind] - mine for each in self.facts
+                      if each.name in told and (kind == "number" or each.term == fact.term)]
             theirs = theirs.difference(*others) or theirs
         if kind == "join" and fact.aspect == "define":    # what stands last between the number and the word
             found = re.findall(r"\b(and|or)\b", self.joined(heard.text))
@@ -579,7 +589,7 @@ class Listener:
         own = {self.field_of.get(word) for name in self.stems.get(fact.term, []) for word in name}
         theirs = heard.said["field"] - own | heard.said["field"] & mine
         theirs = fact.aspect == "group" and theirs & self.labels or theirs
-        theirs -= {self.field_of.get(stem(word)) for word in re.findall(r"\b(?:each|every|per) (\w+)", heard.text)} - mine
+        theirs -= {self.field_of.get(stem(word)) for word in re.findall(r"\b(?:each|every|per|all) (\w+)", heard.text)} - mine
         if fact.aspect == "define" and tables()["acts"]["share"].search(self.with_terms(heard.text)):
             theirs -= {key for key in theirs - mine if any({stem(key)} in self.stems[term] for term in heard.terms)}
         if fact.term not in heard.terms and not re.search(r"\b(it|that|this|they)('s)?\b", heard.text):
@@ -714,6 +724,8 @@ class Listener:
             if len(numbers) > 1 or not numbers and any(points.get(name, 0) >= SURE for name in (*RESULT, *ONCE)):
                 return []
             turns = parts[-1][0] and acts["turns"].search(part)    # "except in the cup, where it's 10"
+            homes = [{self.column.get(word[1]) for word in self.vocabulary.finditer(each)} for each in (parts[-1][1], part)]
+            turns = turns or numbers and parts[-1][0] and homes[0] & homes[1]    # another word of the same key
             before, said = parts.pop() if not turns and (not numbers or parts[-1][0] in ("", *numbers)) else ("", "")
             parts.append((next(iter(numbers), before), f"{said} {part}"))
         if len(parts) > 1 and not parts[-1][0]:
