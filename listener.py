@@ -203,7 +203,7 @@ class Listener:
                 continue    # "Is that right?"
             follows = part is not parts[-1] and part.endswith(".") and acts["cases"].search(part)    # a question
             case = None if follows or part in self.examples else self.settled(
-                scene + (body if tagged else part), now, bool(cases) and part[:4] == "and " and not acts["asks"].search(part))
+                scene + (body + "?" if tagged else part), now, bool(cases) and part[:4] == "and " and not acts["asks"].search(part))
             if case:
                 cases.append(case)
                 topics += [case[2].term] * bool(case[2].term)
@@ -593,13 +593,15 @@ class Listener:
         if fact.aspect == "define" and tables()["acts"]["share"].search(self.with_terms(heard.text)):
             theirs -= {key for key in theirs - mine if any({stem(key)} in self.stems[term] for term in heard.terms)}
         if fact.term not in heard.terms and not re.search(r"\b(it|that|this|they)('s)?\b", heard.text):
-            theirs -= {key for key in theirs if any({stem(key)} in self.stems[term] for term in heard.terms)}
+            theirs -= {key for key in theirs - mine if any({stem(key)} in self.stems[term] for term in heard.terms)}
         return theirs - (self.people - mine) or theirs
 
     # What the facts, or the reference, settle of a concrete case
 
     def settled(self, text, memory, loosely=False):
         """(sentences, details, fact) in answer to a case, "Is it big with 20?", or None; loosely: a number is a case"""
+        if len(text) > 60 and len(self.clauses(text, memory)) > 2:
+            return None    # a summary
         heard = self.read(rewritten("counted", text), memory)
         looks = (self.rounded, partial(self.member, loosely=loosely), self.shown, self.reach)
         for sentence, facts, fact in filter(None, (look(heard, memory) for look in looks)):
@@ -715,7 +717,7 @@ class Listener:
         special = special if special and special.about["word"] & self.said(text)["word"] else None
         mean = self.said(mean[0])["number"] if mean else set()
         bound = mean or (special or limit or mine["define"]).about["number"] or limit and limit.values.get("mean")
-        parts, found, words, plainly = [("", "")], [], {}, bool(special)
+        parts, found, words, plainly, edge = [("", "")], [], {}, bool(special), set()
         for part in acts["parts"].split(acts["opening"].sub("", text)):
             amounts, home = self.amounts(part), self.labels | mine["define"].about["field"]
             numbers = {amounts[key] for key in amounts.keys() & home} or self.said(part)["number"] - {*amounts.values()}
@@ -737,12 +739,14 @@ class Listener:
             kept = {} if acts["others"].search(part) else words
             words = {word: lacks for word, lacks in kept.items() if self.column.get(word) not in taken} | here
             said, denied = self.said(part), bool(acts["denies"].search(self.with_terms(part)))
-            if number and acts["bounds"].search(self.shadow(part)):
-                end = said["end"] or (limit.values.get("end", ()) if limit else ())
-                step = NEXT.get((*end, *said["edge"]))
+            stated = acts["bounds"].search(self.shadow(part))
+            if number and (stated or edge and special and special.about["word"] & here.keys()):
+                end = stated and said["end"] or (limit.values.get("end", ()) if limit else ())
+                edge = said["edge"] or edge
+                step = NEXT.get((*end, *edge))
                 if denied or not step or not re.fullmatch(r"\d{1,9}", number):
                     return []
-                denied = said["edge"] == {"out"}
+                denied = edge == {"out"}
                 found.append((str(int(number) + step), mean, words, not denied))
             else:
                 plainly |= bool(number)
@@ -811,6 +815,8 @@ class Listener:
 
     def reach(self, heard, memory):
         """What the reference itself settles: how far something reaches, and whether a name comes once."""
+        if not heard.text.endswith("?"):
+            return None
         terms = {*heard.terms, *memory.topics[-1:], *self.taken_up(heard, memory)}
         texts = self.with_terms(heard.text), self.shadow(heard.text)
         for row in tables()["settled"]:
