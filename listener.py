@@ -7,20 +7,20 @@ best fact is told, or what it needs first. A sentence that proposes is cut into 
 corrected. A question that is not understood is answered with what could be meant, and never costs a fact. "Anything
 else?" never denies what is left, but names it instead of telling it.
 
-Standard library only. If you copy this file, copy listener.toml too; it says what a fact of a task consists of.
+Standard library only. If you copy this file, copy listener_words.py and listener.toml (what a fact consists of) too.
 """
 import json
 import math
 import operator
 import re
-import tomllib
-import zlib
-from collections import Counter
 from fractions import Fraction
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import chain
-from pathlib import Path
 from typing import NamedTuple
+
+from listener_words import (
+    CODE, CONTENT, data, features, list_of, plain, rewritten, says, sentences, stem, stems_of, stop_stems, tables,
+    words_of)
 
 MANNERS = ("plain", "vague", "revising")
 SURE, LIKELY = 3.0, 1.5    # points of a question for the aspects that its wording fits
@@ -31,11 +31,9 @@ INNER = ("limit", "edge", "values", "names", "except", "extra")    # what else c
 ONCE = ("order", "group")                                          # of which a task has one, and it has a term
 HIDDEN = ("except", "extra")                                       # what nobody can know that it is there
 RESULT = ("ties", "count", "format", "between", "round", "empty", "absent", "fewer")    # of which a task has one each
-CONTENT = {"field": 0.8, "word": 1.5, "number": 0.7}    # kinds that a question takes up from a fact -> points
 NEXT = {("high", "out"): 1, ("high", "in"): -1, ("low", "out"): -1, ("low", "in"): 1}    # (end, edge) -> step beyond it
 ROUNDED = {"down": math.floor, "up": math.ceil, "nearest": lambda number: math.floor(number + Fraction(1, 2))}
 SPOKEN = {"times": "*", "multiplied": "*", "x": "*", "plus": "+", "minus": "-", "twice": "2 *"}
-CODE = re.compile(r"```.*?(?:```|$)|`[^`\n]*\w\([^`\n]*`", re.DOTALL)
 STEPS = {"*": operator.mul, "+": operator.add, "-": operator.sub, "cap": min}
 
 
@@ -150,7 +148,9 @@ class Listener:
             scene, question = targets.get(fact.name, ("", text))
             again = "exact" if scene is None else "again"
             again = "unsettled" if self.leaves_open(fact, text) else again
-            words = words or self.agreed(fact, question, now) * (scene is not None)
+            proposes = scene is not None and fact.name in now.told and not tables()["acts"]["asks"].search(question)
+            grade = self.verdict(fact, self.read(question, now), now.told) if proposes else ""
+            words = words or {"right": [says("yes", text)], "wrong": ["No."], "partly": ["Not quite."]}.get(grade, [])
             case = self.settled(text, now, True) if again == "unsettled" and fact.name in now.told else None
             words += [self.not_by(fact, text) or says(again, text) * (fact.name in now.told)] if not words else []
             words, told = case[:2] if case else ([*words, fact.reply], [*told, fact.name])
@@ -186,7 +186,7 @@ class Listener:
         return " ".join(filter(None, dict.fromkeys(words))), told, memory
 
     def hear(self, text, memory):
-        """(detail -> verdict on what a message proposes, [(scene, question, memory)], the terms that it names, cases settled)
+        """(detail -> verdict on what a message proposes, [(scene, question, memory)], the terms that it names, cases)
 
         A scene is said before a question and is no claim: "Two may be equal. Who goes first then?" """
         acts, parts = tables()["acts"], []
@@ -202,8 +202,9 @@ class Listener:
             if part is not parts[0] and approves and not body:
                 continue    # "Is that right?"
             follows = part is not parts[-1] and part.endswith(".") and acts["cases"].search(part)    # a question
+            more = bool(cases) and part[:4] == "and " and not acts["asks"].search(part)    # "And 20?"
             case = None if follows or part in self.examples else self.settled(
-                scene + (body + "?" if tagged else part), now, bool(cases) and part[:4] == "and " and not acts["asks"].search(part))
+                scene + (body + "?" if tagged else part), now, more)
             if case:
                 cases.append(case)
                 topics += [case[2].term] * bool(case[2].term)
@@ -472,12 +473,10 @@ class Listener:
                  and fact.about["field"] == heard.said["field"]]
         if whole and "average" in heard.said["way"] and "len(found)" not in self.truth:
             return None, only
-        near = {*heard.terms, *self.last(memory)}
-        exact = [fact for fact in self.facts if fact.aspect in ("formula", "extra") and not only
-                 and (fact.name in memory.told or fact.term in near)
-                 and self.result_of(fact.term, heard.text) == fact.aspect]
-        if exact:
-            return exact[0], only
+        for fact in self.facts if not only else []:
+            near = fact.name in memory.told or fact.term in (*heard.terms, *self.last(memory))
+            if fact.aspect in ("formula", "extra") and near and self.result_of(fact.term, heard.text) == fact.aspect:
+                return fact, only
         for fact in only or whole or self.facts:
             grade, fits = self.verdict(fact, heard, memory.told), self.points(fact, heard) > 0
             elsewhere = heard.terms and fact.term not in {"", *heard.terms} \
@@ -492,8 +491,8 @@ class Listener:
                 and fact.term not in heard.terms and heard.said["way"] & {"sum", "max"}
             if not grade or elsewhere or not known or apart:
                 continue    # a number alone says nothing about them
-            named = any(fact.about[kind] & heard.said[kind] for kind in CONTENT if kind == "word" or fact.aspect == "extra"
-                        and not fact.about["word"])
+            marks = ["word"] if fact.about["word"] or fact.aspect != "extra" else ["number", "field"]
+            named = any(fact.about[kind] & heard.said[kind] for kind in marks)
             vague = fact.aspect in HIDDEN and (not named or grade == "open" and not heard.said["ever"])
             meant = fact.term in heard.terms and grade == "right" and heard.top()[0] not in ("values", "names")
             if (fits or meant) and (named or fact.aspect not in HIDDEN) or not vague and (named or not heard.top()[1]):
@@ -520,15 +519,11 @@ class Listener:
         """What a claim says about a fact: right, open (something is unsaid), unsure, partly, wrong; "" if nothing."""
         grades, keys, core = set(), set(), False
         if fact.aspect in ("empty", "ties"):    # not what stands in "if nothing is left"
-            condition = r"\b(if|when|in case|for|with (the )?(same|equal|identical))\b[^,:]*|^\W*(none|nothing|no \w+)\b[^,:]*[,:]"
-            heard = heard._replace(said=self.said(re.sub(condition, "", heard.text)))
+            heard = heard._replace(said=self.said(tables()["acts"]["supposed"].sub("", heard.text)))
         said = heard.said
-        if fact.aspect in ("formula", "extra"):
-            about = self.result_of(fact.term, heard.text)
-            if about == fact.aspect:
-                return "right"
-            if about:
-                return ""
+        about = fact.aspect in ("formula", "extra") and self.result_of(fact.term, heard.text)
+        if about:
+            return "right" if about == fact.aspect else ""
         step = NEXT.get((*said["end"], *said["edge"])) if fact.aspect in ("limit", "edge") else 0
         beside = {str(int(n) + step) for n in said["number"] if step and re.fullmatch(r"\d{1,9}", n)}
         if step and beside == fact.values.get("number") and fact.values.get("edge") != said["edge"]:    # 3 up: over 2
@@ -540,7 +535,7 @@ class Listener:
                     or kind == "end" and "ties" in fact.values:
                 continue    # the limit's edge may be another fact
             mine = fact.values.get(kind, set())
-            theirs = self.claimed_keys(fact, heard, mine) if kind == "field" else self.tokens(fact, kind, heard, mine, told)
+            theirs = self.tokens(fact, kind, heard, mine, told)
             keys = theirs if kind == "field" else keys
             other = not theirs and mine and heard.top(fact.aspect) and any(said[other] for other in kinds)
             core |= other or bool(theirs and mine) and (kinds is groups[0] or kind == "edge" and heard.top("edge")
@@ -566,30 +561,24 @@ class Listener:
 
     def tokens(self, fact, kind, heard, mine, told):
         """What a claim about a fact says of a kind, less what it says of other facts beside."""
-        theirs = heard.said[kind]
-        if kind == "word" and fact.aspect == "empty" and not theirs:
-            theirs = heard.said["mark"]
-        if kind in CONTENT:
-            others = [each.about[kind] - mine for each in self.facts
-                      if each.name in told and (kind == "number" or each.term == fact.term)]
-            theirs = theirs.difference(*others) or theirs
-        if kind == "join" and fact.aspect == "define":    # what stands last between the number and the word
-            found = re.findall(r"\b(and|or)\b", self.joined(heard.text))
-            theirs = set(found[-1:]) or theirs
-        return theirs
-
-    def joined(self, text):
-        """What stands between a number and a word, or the other way round."""
-        text = self.vocabulary.sub("_label", self.shadow(text))
-        found = re.search(r"_figure(.*?)_label", text) or re.search(r"_label(.*?)_figure", text)
-        return found[1] if found else ""
+        if kind == "field":
+            return self.claimed_keys(fact, heard, mine)
+        theirs = heard.said["mark" if kind == "word" and fact.aspect == "empty" and not heard.said["word"] else kind]
+        if kind == "join":    # what stands last between the number and the word
+            text = self.vocabulary.sub("_label", self.shadow(heard.text))
+            between = re.search(r"_figure.*?_label|_label.*?_figure", text)
+            return set(re.findall(r"\b(?:and|or)\b", between[0] if between else "")[-1:]) or theirs
+        others = [each.about[kind] - mine for each in self.facts if kind in CONTENT
+                  and each.name in told and (kind == "number" or each.term == fact.term)]
+        return theirs.difference(*others) or theirs
 
     def claimed_keys(self, fact, heard, mine):
         """The keys that a claim about a fact names, less those that only say what it is about."""
         own = {self.field_of.get(word) for name in self.stems.get(fact.term, []) for word in name}
         theirs = heard.said["field"] - own | heard.said["field"] & mine
         theirs = fact.aspect == "group" and theirs & self.labels or theirs
-        theirs -= {self.field_of.get(stem(word)) for word in re.findall(r"\b(?:each|every|per|all) (\w+)", heard.text)} - mine
+        beside = re.findall(r"\b(?:each|every|per|all) (\w+)", heard.text)
+        theirs -= {self.field_of.get(stem(word)) for word in beside} - mine
         if fact.aspect == "define" and tables()["acts"]["share"].search(self.with_terms(heard.text)):
             theirs -= {key for key in theirs - mine if any({stem(key)} in self.stems[term] for term in heard.terms)}
         if fact.term not in heard.terms and not re.search(r"\b(it|that|this|they)('s)?\b", heard.text):
@@ -600,7 +589,7 @@ class Listener:
 
     def settled(self, text, memory, loosely=False):
         """(sentences, details, fact) in answer to a case, "Is it big with 20?", or None; loosely: a number is a case"""
-        if len(text) > 60 and len(self.clauses(text, memory)) > 2:
+        if len(text) > 60 and len(self.clauses(text, memory)) > 2 and not self.worked_out(text, memory)[1]:
             return None    # a summary
         heard = self.read(rewritten("counted", text), memory)
         looks = (self.rounded, partial(self.member, loosely=loosely), self.shown, self.reach)
@@ -636,9 +625,8 @@ class Listener:
             meant = not extra.about["word"] or extra.about["word"] & self.said(text)["word"]
             if extra.aspect == "extra" and extra.term == fact.term and meant:
                 total = self.with_extra(total, extra, row) if extra.name in memory.told else None
-        if total is None:
-            return text, "", fact
-        return f"with {fact.term} of {total} {text}", f"That makes {total}.", fact
+        known = f"with {fact.term} of {total} {text}", f"That makes {total}.", fact
+        return (text, "", fact) if total is None else known
 
     def with_extra(self, total, extra, row):
         """What an extra makes of what a formula comes to, None if the row has no number for it."""
@@ -726,8 +714,9 @@ class Listener:
             if len(numbers) > 1 or not numbers and any(points.get(name, 0) >= SURE for name in (*RESULT, *ONCE)):
                 return []
             turns = parts[-1][0] and acts["turns"].search(part)    # "except in the cup, where it's 10"
-            homes = [{self.column.get(word[1]) for word in self.vocabulary.finditer(each)} for each in (parts[-1][1], part)]
-            turns = turns or numbers and parts[-1][0] and homes[0] & homes[1]    # another word of the same key
+            before, here = ({self.column.get(word[1]) for word in self.vocabulary.finditer(each)}
+                            for each in (parts[-1][1], part))
+            turns = turns or numbers and parts[-1][0] and before & here    # another word of the same key
             before, said = parts.pop() if not turns and (not numbers or parts[-1][0] in ("", *numbers)) else ("", "")
             parts.append((next(iter(numbers), before), f"{said} {part}"))
         if len(parts) > 1 and not parts[-1][0]:
@@ -753,7 +742,8 @@ class Listener:
             found.append((number, mean, words, denied))
         known = [fact for fact in mine.values()
                  if fact.aspect in ("values", "names", "except") and fact.name in memory.told]
-        alone = words and (acts["any"].search(text) or special in known or known and acts["asks_if"].search(self.with_terms(text)))
+        asks = special in known or known and acts["asks_if"].search(self.with_terms(text))
+        alone = words and (acts["any"].search(text) or asks)
         fits = any(self.column.get(word) in mine["define"].about["field"] for word in words) or special
         return found if (plainly if found[-1][0] else alone and fits and len(found) == 1) else []
 
@@ -815,15 +805,13 @@ class Listener:
 
     def reach(self, heard, memory):
         """What the reference itself settles: how far something reaches, and whether a name comes once."""
-        if not heard.text.endswith("?"):
-            return None
         terms = {*heard.terms, *memory.topics[-1:], *self.taken_up(heard, memory)}
         texts = self.with_terms(heard.text), self.shadow(heard.text)
         for row in tables()["settled"]:
             told = [fact for fact in self.facts if fact.aspect == row["about"] and fact.name in memory.told
                     and (not fact.term or fact.term in terms or fact.aspect in ONCE)]
             found = told if row["about"] else self.facts[:1]
-            if found and any(map(row["asks"].search, texts)) and re.search(row["code"], self.truth):
+            if found and heard.text[-1:] == "?" and any(map(row["asks"].search, texts)) and re.search(row["code"], self.truth):
                 return row["says"].format(measure=f"{found[-1].term} of each {self.row}", row=self.row), [], found[-1]
 
     def amounts(self, text):
@@ -844,13 +832,6 @@ class Listener:
         if not asks or not home or not said or said & home.union(*parts):
             return ""
         return f"It's not the {' or '.join(sorted(said))}, it's the {' and the '.join(sorted(home))}."
-
-    def agreed(self, fact, text, memory):
-        """The lead of an answer to a question that proposes what was told, or something else: ["Yes."]"""
-        if fact.name not in memory.told or tables()["acts"]["asks"].search(text):
-            return []
-        grade = self.verdict(fact, self.read(text, memory), memory.told)
-        return {"right": [says("yes", text)], "wrong": ["No."], "partly": ["Not quite."]}.get(grade, [])
 
     def leaves_open(self, fact, text):
         """Whether a fact, once more, would not answer a check: it has other numbers or words than the text."""
@@ -902,7 +883,7 @@ class Listener:
             points[name] = SURE * bool(longest[name]) + LIKELY * hints + min(longest[name], 30) / 30
         sure = [name for name in points if points[name] >= SURE]
         if self.here.intersection(sure):
-            points |= {name: 0 for name in sure if name not in {*self.here, *self.sure} and name in (*RESULT[:6], *ONCE)}
+            points |= dict.fromkeys({*sure}.intersection(RESULT[:6] + ONCE).difference(self.here, self.sure), 0)
         for name in sorted(points, key=points.get, reverse=True):
             if points[name] >= SURE:
                 points |= dict.fromkeys(table[name]["over"], 0)
@@ -994,8 +975,8 @@ class Listener:
         shown = f"{task['problem_description']} {code} {calls}".lower()
         values = [raw.get("values") or {} for raw in raws]
         measures = {self.names[raw["term"]][0] for raw in raws if raw.get("aspect") == "formula" and raw.get("term")}
-        keys = {*re.findall(r"[\"'](\w+)[\"']\s*:(?!\n)", shown), *re.findall(r"\w\[[\"'](\w+)[\"']\]", code), *measures}
-        keys |= {str(key).lower() for each in values for key in list_of(each.get("field"))}
+        keys = {*re.findall(r"[\"'](\w+)[\"']\s*:(?!\n)", shown), *re.findall(r"\w\[[\"'](\w+)[\"']\]", code)}
+        keys |= {*measures, *(str(key).lower() for each in values for key in list_of(each.get("field")))}
         figures = {*re.findall(r"[\"'](\w+)[\"']\s*:\s*-?\d", shown), *measures}
         self.labels = set(re.findall(r"[\"'](\w+)[\"']\s*:\s*[\"']", shown))
         rest = sorted(keys - data()["words"]["keep"])
@@ -1038,106 +1019,3 @@ class Listener:
         return Fact(name, raw["reply"], raw.get("term") or "", aspect, max(points, key=points.get, default=""), values,
                     {kind: set(values.get(kind, ())) for kind in CONTENT}, list_of(raw.get("needs")),
                     list_of(raw.get("implies")), {} if aspect else words)
-
-
-# ---- Words
-
-
-@cache
-def data():
-    """listener.toml, with compiled patterns of what is rewritten."""
-    found = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    rewrites = {name: [(re.compile(old), new) for old, new in rows] for name, rows in found["rewrites"].items()}
-    found["endings"] = re.compile(rf"({found['endings']})$")
-    words = {name: set(text.split()) for name, text in found["words"].items()}
-    return found | {"rewrites": rewrites, "words": words}
-
-
-@cache
-def tables():
-    """listener.toml with compiled patterns: acts, says, aspects and kinds; and the weights of its example questions."""
-    def pattern(text):
-        lines = "|".join(filter(None, text.splitlines())) or "(?!)"
-        return re.compile(rf"(?:(?<!\w)|(?!\w))(?:{lines})(?:(?!\w)|(?<!\w))")
-
-    found = data() | {"acts": {name: pattern(text) for name, text in data()["acts"].items()}}
-    found["kinds"] = {kind: {token: pattern(text) for token, text in tokens.items()}
-                      for kind, tokens in found["kinds"].items()} | {kind: {} for kind in CONTENT}
-    found["settled"] = [row | {"asks": pattern(row["asks"])} for row in found["settled"]]
-    found["aspects"] = {name: aspect | {
-        "sure": pattern(aspect["sure"]), "likely": [*map(pattern, aspect.get("likely", "").split("\n"))][:-1],
-        "kinds": [kinds.split("/") for kinds in aspect["kinds"]]} for name, aspect in found["aspects"].items()}
-    return found | {"weights": weights({name: [features(plain(line)) for line in aspect.get("asked", "").splitlines()]
-                                        for name, aspect in found["aspects"].items()})}
-
-
-def features(text):
-    """The stems of a text, all numbers alike, and the pairs of neighbours."""
-    words = [word.rstrip("s") if word[0] == "_" else "7" if word.isdigit() else stem(word)
-             for word in re.findall(r"\w+(?:'\w+)?|[<>]=?", text)]
-    return {*words, *map(" ".join, zip(["^", *words], [*words, "$"]))}
-
-
-def weights(asked):
-    """feature -> aspect -> log of how much likelier a question about it has the feature than any question
-
-    asked: aspect -> features of its questions. Three questions of any kind are added to each aspect's own.
-    """
-    counts = {name: Counter(chain(*rows)) for name, rows in asked.items()}
-    total, found = sum(map(len, asked.values())), {}
-    for feature, number in sum(counts.values(), Counter()).items():
-        share = number / total
-        found[feature] = {name: math.log((counts[name][feature] + 3 * share) / (len(rows) + 3) / share)
-                          if rows else 0 for name, rows in asked.items()}
-    return found
-
-
-def says(name, *key, fill=""):
-    """One of the human's own sentences, always the same for the same key."""
-    return (texts := data()["says"][name])[zlib.crc32(repr(key).encode()) % len(texts)].format(fill)
-
-
-@cache
-def stem(word):
-    """What the forms of a word share: busy, busier and busily -> bus."""
-    word = re.sub(r"nc[ey]$", "nt", word)
-    while len(shorter := data()["endings"].sub("", word)) >= 3 and shorter != word:
-        word = shorter
-    return re.sub(r"([^aeiou])\1$", r"\1", word)
-
-
-def words_of(text):
-    return re.findall(r"\w+(?:'\w+)?", text)
-
-
-@cache
-def stop_stems():
-    return set(map(stem, data()["words"]["stop"]))
-
-
-def stems_of(text):
-    """The stems of the words that carry meaning."""
-    return [stem(word) for word in words_of(text) if word not in data()["words"]["stop"]]
-
-
-def plain(text):
-    """A text in lower case, with digits for number words, and without code, list marks and points of "e.g."."""
-    text = rewritten("plain", CODE.sub(" ", text).lower())
-    return re.sub(r"\w+", lambda match: data()["digits"].get(match[0], match[0]), text)
-
-
-def rewritten(name, text):
-    """A text after the replacements of a list of listener.toml."""
-    for old, new in data()["rewrites"][name]:
-        text = old.sub(new, text)
-    return text
-
-
-def sentences(text):
-    parts = re.split(r"(?<=[.?!])[\"')\]]*\s+|\n+", text)
-    return [part.strip() for part in parts if re.search(r"\w", part)]
-
-
-def list_of(value):
-    """A list, or what may stand in its place: one thing, or nothing."""
-    return [] if value in (None, "") else value if isinstance(value, list) else [value]
