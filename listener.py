@@ -145,7 +145,7 @@ class Listener:
             fact = next((each for each in self.facts if each.aspect in HIDDEN and {fact.name, each.name} <= {*now.told}
                          and each.term == fact.term and each.about["word"] & self.said(text)["word"]), fact)
             words += [says("first", text)] if len(targets) > 1 else []
-            scene, question = targets.get(fact.name, ("", text))
+            scene, question = targets.get(fact.name, (None, text))
             again = "exact" if scene is None else "again"
             again = "unsettled" if self.leaves_open(fact, text) else again
             proposes = scene is not None and fact.name in now.told and not tables()["acts"]["asks"].search(question)
@@ -433,7 +433,7 @@ class Listener:
 
     def check(self, sentence, memory):
         """(detail -> verdict on a sentence's claims, the claims that nothing is known about)"""
-        found, rest, universal = {}, [], tables()["acts"]["universal"].search(sentence)
+        found, rest, universal = {}, [], tables()["acts"]["universal"].search(self.with_terms(sentence))
         sentence = re.sub(r"\b(you mean|(to )?sum(ming)? up|to summari[sz]e|nothing (else|more))\b[:,]?", "", sentence)
         for clause in self.clauses(sentence, memory):
             heard = self.read(clause, memory)
@@ -458,7 +458,8 @@ class Listener:
             heard = self.read(piece, memory)
             about = {*(heard.terms or self.taken_up(heard, memory)), *filter(heard.top, heard.aspects)}
             about &= {*self.names, *self.here, *HIDDEN} - {"define", "values", "names"}
-            ends = piece[:1] == ";" or about - subject or tables()["acts"]["others"].search(self.shadow(piece))
+            apart = tables()["acts"]["others"].search(self.shadow(piece)) or piece[:3] == "but" and heard.said["word"]
+            ends = piece[:1] == ";" or about - subject or apart
             if subject and ends and not tables()["acts"]["cases"].search(parts[-1]):
                 parts.append("")
             subject = about or subject
@@ -589,8 +590,9 @@ class Listener:
 
     def settled(self, text, memory, loosely=False):
         """(sentences, details, fact) in answer to a case, "Is it big with 20?", or None; loosely: a number is a case"""
-        if len(text) > 60 and len(self.clauses(text, memory)) > 2 and not self.worked_out(text, memory)[1]:
-            return None    # a summary
+        summary = len(self.mentions(text, memory)) > 1 and len(self.clauses(text, memory)) > 2
+        if summary and not self.worked_out(text, memory)[1]:
+            return None
         heard = self.read(rewritten("counted", text), memory)
         looks = (self.rounded, partial(self.member, loosely=loosely), self.shown, self.reach)
         for sentence, facts, fact in filter(None, (look(heard, memory) for look in looks)):
@@ -806,12 +808,12 @@ class Listener:
     def reach(self, heard, memory):
         """What the reference itself settles: how far something reaches, and whether a name comes once."""
         terms = {*heard.terms, *memory.topics[-1:], *self.taken_up(heard, memory)}
-        texts = self.with_terms(heard.text), self.shadow(heard.text)
+        texts = (self.with_terms(heard.text), self.shadow(heard.text)) if heard.text.endswith("?") else ()
         for row in tables()["settled"]:
             told = [fact for fact in self.facts if fact.aspect == row["about"] and fact.name in memory.told
                     and (not fact.term or fact.term in terms or fact.aspect in ONCE)]
             found = told if row["about"] else self.facts[:1]
-            if found and heard.text[-1:] == "?" and any(map(row["asks"].search, texts)) and re.search(row["code"], self.truth):
+            if found and any(map(row["asks"].search, texts)) and re.search(row["code"], self.truth):
                 return row["says"].format(measure=f"{found[-1].term} of each {self.row}", row=self.row), [], found[-1]
 
     def amounts(self, text):
