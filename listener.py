@@ -138,16 +138,14 @@ class Listener:
             also = [] if more or corrected else [self.by_name[new[0]].reply] if new else [*filter(None, instead[:1])]
             words, told = [*(words if corrected else []), *found, *also], [*told, *more, *new[:len(also)]]
         elif targets and corrected and fact.name not in memory.told:    # a correction is an answer
-            other = any(self.by_name[name].term != fact.term for name in new)
-            words = [says("first", text) * other, *words]
+            words = [says("first", text) * any(self.by_name[name].term != fact.term for name in new), *words]
         elif targets:
             fact = self.by_name[(new or [*targets])[0]]
             fact = next((each for each in self.facts if each.aspect in HIDDEN and {fact.name, each.name} <= {*now.told}
                          and each.term == fact.term and each.about["word"] & self.said(text)["word"]), fact)
             words += [says("first", text)] if len(targets) > 1 else []
             scene, question = targets.get(fact.name, (None, text))
-            again = "exact" if scene is None else "again"
-            again = "unsettled" if self.leaves_open(fact, text) else again
+            again = "unsettled" if self.leaves_open(fact, text) else "exact" if scene is None else "again"
             proposes = scene is not None and fact.name in now.told and not tables()["acts"]["asks"].search(question)
             grade = self.verdict(fact, self.read(question, now), now.told) if proposes else ""
             words = words or {"right": [says("yes", text)], "wrong": ["No."], "partly": ["Not quite."]}.get(grade, [])
@@ -457,7 +455,7 @@ class Listener:
         for piece in map("".join, zip(pieces[::2], pieces[1::2])):
             heard = self.read(piece, memory)
             about = {*(heard.terms or self.taken_up(heard, memory)), *filter(heard.top, heard.aspects)}
-            about &= {*self.names, *self.here, *HIDDEN} - {"define", "values", "names"}
+            about -= {"define", "values", "names"} | {"formula"} - self.here
             apart = tables()["acts"]["others"].search(self.shadow(piece)) or piece[:3] == "but" and heard.said["word"]
             ends = piece[:1] == ";" or about - subject or apart
             if subject and ends and not tables()["acts"]["cases"].search(parts[-1]):
