@@ -200,9 +200,8 @@ class Listener:
             if part is not parts[0] and approves and not body:
                 continue    # "Is that right?"
             follows = part is not parts[-1] and part.endswith(".") and acts["cases"].search(part)    # a question
-            more = bool(cases) and part[:4] == "and " and not acts["asks"].search(part)    # "And 20?"
             case = None if follows or part in self.examples else self.settled(
-                scene + (body + "?" if tagged else part), now, more)
+                scene + (body + "?" if tagged else part), now, bool(cases) and part[:4] == "and ")    # "And 20?"
             if case:
                 cases.append(case)
                 topics += [case[2].term] * bool(case[2].term)
@@ -468,8 +467,9 @@ class Listener:
         """(the fact that a claim is about, or None; the facts of its aspects that concern the result)"""
         only = [fact for fact in self.facts if fact.aspect in RESULT and heard.top(fact.aspect)]
         found = [(HEARD, None)]
+        special = {fact.term for fact in self.facts if fact.aspect == "extra" and fact.about["word"] & heard.said["word"]}
         whole = [fact for fact in self.facts if fact.aspect == "formula" and len(fact.about["field"]) > 1
-                 and fact.about["field"] == heard.said["field"]]
+                 and fact.about["field"] == heard.said["field"] and fact.term not in special]
         if whole and "average" in heard.said["way"] and "len(found)" not in self.truth:
             return None, only
         for fact in self.facts if not only else []:
