@@ -467,9 +467,9 @@ class Listener:
         """(the fact that a claim is about, or None; the facts of its aspects that concern the result)"""
         only = [fact for fact in self.facts if fact.aspect in RESULT and heard.top(fact.aspect)]
         found = [(HEARD, None)]
-        special = {fact.term for fact in self.facts if fact.aspect == "extra" and fact.about["word"] & heard.said["word"]}
+        extra = {fact.term for fact in self.facts if fact.aspect == "extra" and fact.about["word"] & heard.said["word"]}
         whole = [fact for fact in self.facts if fact.aspect == "formula" and len(fact.about["field"]) > 1
-                 and fact.about["field"] == heard.said["field"] and fact.term not in special]
+                 and fact.about["field"] == heard.said["field"] and fact.term not in extra]
         if whole and "average" in heard.said["way"] and "len(found)" not in self.truth:
             return None, only
         for fact in self.facts if not only else []:
