@@ -7,18 +7,20 @@ best fact is told, or what it needs first. A sentence that proposes is cut into 
 corrected. A question that is not understood is answered with what could be meant, and never costs a fact. "Anything
 else?" never denies what is left, but names it instead of telling it.
 
-Standard library only. If you copy this file, copy listener.toml too; it says what a fact of a task consists of.
+Standard library only. If you copy this file, copy listener_words.py and listener.toml (what a fact consists of) too.
 """
 import json
 import math
+import operator
 import re
-import tomllib
-import zlib
-from collections import Counter
-from functools import cache, lru_cache, partial
+from fractions import Fraction
+from functools import lru_cache, partial
 from itertools import chain
-from pathlib import Path
 from typing import NamedTuple
+
+from listener_words import (
+    CODE, CONTENT, data, features, list_of, plain, rewritten, says, sentences, stem, stems_of, stop_stems, tables,
+    words_of)
 
 MANNERS = ("plain", "vague", "revising")
 SURE, LIKELY = 3.0, 1.5    # points of a question for the aspects that its wording fits
@@ -29,10 +31,10 @@ INNER = ("limit", "edge", "values", "names", "except", "extra")    # what else c
 ONCE = ("order", "group")                                          # of which a task has one, and it has a term
 HIDDEN = ("except", "extra")                                       # what nobody can know that it is there
 RESULT = ("ties", "count", "format", "between", "round", "empty", "absent", "fewer")    # of which a task has one each
-CONTENT = {"field": 0.8, "word": 1.5, "number": 0.7}    # kinds that a question takes up from a fact -> points
 NEXT = {("high", "out"): 1, ("high", "in"): -1, ("low", "out"): -1, ("low", "in"): 1}    # (end, edge) -> step beyond it
-ROUNDED = {"down": math.floor, "up": math.ceil, "nearest": lambda number: math.floor(number + 0.5)}
-SPOKEN = {"times": "*", "plus": "+", "minus": "-", "twice": "2*", "all_that": ")"}
+ROUNDED = {"down": math.floor, "up": math.ceil, "nearest": lambda number: math.floor(number + Fraction(1, 2))}
+SPOKEN = {"times": "*", "multiplied": "*", "x": "*", "plus": "+", "minus": "-", "twice": "2 *"}
+STEPS = {"*": operator.mul, "+": operator.add, "-": operator.sub, "cap": min}
 
 
 # ---- The dialogue
@@ -114,35 +116,45 @@ class Listener:
         claims, questions, topics, cases = self.hear(text, memory)
         now = memory._replace(topics=(*memory.topics, *topics))
         now = now._replace(told=(*now.told, *self.judge(claims, now, True)[1]))
-        targets, instead = {}, [] if text.strip() else [says("code", message)]
-        for scene, question in questions:
-            heard = self.read(question, now)
-            known = heard.terms or any(heard.top(fact.aspect or fact.guess) for fact in self.facts)
-            if targets and (not known or tables()["acts"]["follows"].search(question)):
-                continue    # it only goes on about the question before it
-            target, other = self.answer(question, scene, now)
-            if not target:
-                instead.append(other)
-            elif target.name not in claims:
-                targets[self.first(target, now.told).name] = None
-        words, told, fact = self.judge(claims, memory, not targets and not instead)
         corrected = any(grade in ("wrong", "partly") for grade in claims.values())
+        targets, instead = {}, [] if text.strip() else [says("code", message)]
+        for scene, question, then in questions:
+            then = then._replace(told=now.told)
+            heard = self.read(question, then)
+            known = heard.terms or any(heard.top(fact.aspect or fact.guess) for fact in self.facts)
+            if scene is None and corrected or targets and (not known or tables()["acts"]["follows"].search(question)
+                                                   or not tables()["acts"]["whole"].search(question)):
+                continue    # it only goes on about the question before it
+            target, other = self.answer(question, scene or "", then)
+            if not target:    # a claim has no scene
+                instead.append(other or says("unclear", text, fill=question) * (scene is None))
+            elif target.name not in claims:
+                targets.setdefault(self.first(target, now.told).name, (scene, question))
+        words, told, fact = self.judge(claims, memory, not targets and not instead)
+        new = [name for name in targets if name not in now.told]
         if cases:
             found, more, fact = cases[0]
-            words, told = [*(words if corrected else []), *found], [*told, *more]
-        elif targets and corrected and fact.name not in memory.told:
-            words = [says("first", text), *words]    # a correction is an answer
+            found = [*found, *(word for words, new_ones, _ in cases[1:] if not new_ones for word in words)]
+            also = [] if more or corrected else [self.by_name[new[0]].reply] if new else [*filter(None, instead[:1])]
+            words, told = [*(words if corrected else []), *found, *also], [*told, *more, *new[:len(also)]]
+        elif targets and corrected and fact.name not in memory.told:    # a correction is an answer
+            words = [says("first", text) * any(self.by_name[name].term != fact.term for name in new), *words]
         elif targets:
-            fact = self.by_name[next((name for name in targets if name not in now.told), next(iter(targets)))]
+            fact = self.by_name[(new or [*targets])[0]]
             fact = next((each for each in self.facts if each.aspect in HIDDEN and {fact.name, each.name} <= {*now.told}
                          and each.term == fact.term and each.about["word"] & self.said(text)["word"]), fact)
             words += [says("first", text)] if len(targets) > 1 else []
-            again = "unsettled" if self.leaves_open(fact, text) else "again"
+            scene, question = targets.get(fact.name, (None, text))
+            again = "unsettled" if self.leaves_open(fact, text) else "exact" if scene is None else "again"
+            proposes = scene is not None and fact.name in now.told and not tables()["acts"]["asks"].search(question)
+            grade = self.verdict(fact, self.read(question, now), now.told) if proposes else ""
+            words = words or {"right": [says("yes", text)], "wrong": ["No."], "partly": ["Not quite."]}.get(grade, [])
             case = self.settled(text, now, True) if again == "unsettled" and fact.name in now.told else None
             words += [self.not_by(fact, text) or says(again, text) * (fact.name in now.told)] if not words else []
             words, told = case[:2] if case else ([*words, fact.reply], [*told, fact.name])
         elif not any(words):
-            words = instead[:1] or [self.lost(self.read(text, now), now)]
+            lost = says("code", text) if CODE.search(message) else self.lost(self.read(text, now), now)
+            words = [next(filter(None, instead), "") or lost]
         for name in tuple(told):    # a proposal may be right about a limit before its term has been explained
             while (need := self.first(self.by_name[name], (*memory.told, *told))).name not in told:
                 words, told = [*words, need.reply], [*told, need.name]
@@ -172,7 +184,7 @@ class Listener:
         return " ".join(filter(None, dict.fromkeys(words))), told, memory
 
     def hear(self, text, memory):
-        """(detail -> verdict on what a message proposes, [(scene, question)], the terms that it names, cases settled)
+        """(detail -> verdict on what a message proposes, [(scene, question, memory)], the terms that it names, cases)
 
         A scene is said before a question and is no claim: "Two may be equal. Who goes first then?" """
         acts, parts = tables()["acts"], []
@@ -188,7 +200,8 @@ class Listener:
             if part is not parts[0] and approves and not body:
                 continue    # "Is that right?"
             follows = part is not parts[-1] and part.endswith(".") and acts["cases"].search(part)    # a question
-            case = None if follows or part in self.examples else self.settled(scene + (body if tagged else part), now)
+            case = None if follows or part in self.examples else self.settled(
+                scene + (body + "?" if tagged else part), now, bool(cases) and part[:4] == "and ")    # "And 20?"
             if case:
                 cases.append(case)
                 topics += [case[2].term] * bool(case[2].term)
@@ -204,15 +217,15 @@ class Listener:
                 checked, rest = ({}, []) if fresh else (checked, rest)
             claims = checked | claims
             if checked:
-                questions += [("", clause) for clause in rest if not acts["attached"].search(clause)]
+                questions += [(None, clause, now) for clause in rest if not acts["attached"].search(clause)]
             elif not quoted and (asks or open):
-                questions.append((scene, part))
+                questions.append((scene, part, now))
             else:
                 scene += part + " "
             terms = [self.by_name[name].term for name in checked]
             topics += list(filter(None, terms)) or self.mentions(part, now)
         if scene and not (questions or claims or cases):
-            questions.append(("", scene.strip()))
+            questions.append(("", scene.strip(), memory))
         return claims, questions, tuple(topics), cases
 
     # What a question is about
@@ -256,7 +269,7 @@ class Listener:
             return fact, ""
         if len(layers) == 1 and not (strong and top not in HEADS):
             return layers[0], ""
-        return None, self.lost(heard, memory)
+        return None, ""
 
     def asked(self, question, scene, memory):
         """(what a question says, with its scene and what was told last; the aspect that it fits by itself)
@@ -276,6 +289,10 @@ class Listener:
             top = max(aspects, key=aspects.get, default="")
             if aspects.get(top, 0) >= SURE and top in (*RESULT, *HIDDEN, "edge"):
                 heard, alone = heard._replace(aspects=aspects), (top, True)
+        open = [fact for fact in self.next_layers(heard._replace(terms=self.last(memory)), memory)
+                if fact.aspect == "limit" and self.by_name[fact.needs[0]].about["field"] <= self.people]
+        if heard.top()[0] == "count" and open and not acts["wanted"].search(question):
+            heard = heard._replace(aspects={"limit": SURE})    # how many orders a regular has
         if self.at_limit(heard, memory) and not heard.top("limit") and heard.top()[0] not in (*RESULT, *HIDDEN):
             aspects = self.aspects(question)    # "Is anything let off the limit of 20?" is about an exception
             heard = heard._replace(aspects=aspects if aspects.get("except", 0) >= SURE else {"edge": SURE})
@@ -302,9 +319,15 @@ class Listener:
         Exceptions for a named measure are its own, not those of a kind that goes by it.
         """
         measure = fact.aspect in HIDDEN and any((term, "formula") in self.own for term in heard.terms)
-        taken_up = not measure and fact.term in self.taken_up(heard, memory)
+        taken_up = not measure and fact.term in (*self.taken_up(heard, memory), *self.last(memory))
         return not fact.term or not fact.aspect or fact.term in (*heard.terms, *memory.topics[-1:]) or taken_up or \
             fact.aspect in ONCE and heard.top(fact.aspect)
+
+    def last(self, memory):
+        """The last topic; if that is a measure, then the kind that goes by it, too."""
+        last = memory.topics[-1:]
+        return [*last, *(self.by_name[need].term for fact in self.facts for need in fact.needs
+                         if fact.aspect == "formula" and fact.term in last and need in self.by_name)]
 
     def taken_up(self, heard, memory):
         """The terms of what was told with the fields, words or numbers of a text."""
@@ -351,10 +374,12 @@ class Listener:
     def anything(self, heard, memory, none=""):
         """The answer to "Anything else?" (or to "Any exceptions?", which `none` would deny)."""
         untold = [fact for fact in self.facts if fact.name not in memory.told]
-        for term in heard.terms:
-            mine = [fact for fact in untold if term in {fact.term, *(self.by_name[need].term for need in fact.needs)}]
+        if heard.terms:
+            mine = [fact for fact in untold
+                    if heard.terms.keys() & {fact.term, *(self.by_name[need].term for need in fact.needs)}]
             mine.sort(key=lambda fact: fact.aspect not in HIDDEN)
-            return (mine[0], "") if mine else (None, says("no_more", heard.text, fill=self.names[term][0]))
+            about = self.names[next(iter(heard.terms))][0]
+            return (mine[0], "") if mine else (None, says("no_more", heard.text, fill=about))
         hidden = [fact for fact in untold if fact.aspect in HIDDEN]
         open = [fact for fact in hidden if self.first(fact, memory.told) == fact]
         near = [fact for fact in open if fact.term in memory.topics[-1:]] or (open if none and len(open) == 1 else [])
@@ -405,7 +430,7 @@ class Listener:
 
     def check(self, sentence, memory):
         """(detail -> verdict on a sentence's claims, the claims that nothing is known about)"""
-        found, rest, universal = {}, [], tables()["acts"]["universal"].search(sentence)
+        found, rest, universal = {}, [], tables()["acts"]["universal"].search(self.with_terms(sentence))
         sentence = re.sub(r"\b(you mean|(to )?sum(ming)? up|to summari[sz]e|nothing (else|more))\b[:,]?", "", sentence)
         for clause in self.clauses(sentence, memory):
             heard = self.read(clause, memory)
@@ -424,11 +449,15 @@ class Listener:
     def clauses(self, sentence, memory):
         """The claims of a sentence: it is cut where another term or aspect begins, not inside a list."""
         parts, subject = [""], set()
-        for piece in re.split(r"(?<!\")(,|;|\b(?:but|except|and|while)\b| - | – |—)(?! ?\")", sentence):
+        outside = r"(,|;|\b(?:but|except|and|while)\b| - | – |—)(?=(?:[^\"]*+\"[^\"]*+\")*+[^\"]*+$)"    # of quotes
+        pieces = ["", *re.split(outside, sentence)]
+        for piece in map("".join, zip(pieces[::2], pieces[1::2])):
             heard = self.read(piece, memory)
-            about = {*heard.terms, *(name for name in heard.aspects if heard.top(name))}
-            about -= {"define", "values", "names"}
-            if subject and (about - subject or piece == ";") and not tables()["acts"]["cases"].search(parts[-1]):
+            about = {*(heard.terms or self.taken_up(heard, memory)), *filter(heard.top, heard.aspects)}
+            about -= {"define", "values", "names"} | {"formula"} - self.here
+            apart = tables()["acts"]["others"].search(self.shadow(piece)) or piece[:3] == "but" and heard.said["word"]
+            ends = piece[:1] == ";" or about - subject or apart
+            if subject and ends and not tables()["acts"]["cases"].search(parts[-1]):
                 parts.append("")
             subject = about or subject
             parts[-1] += piece
@@ -438,22 +467,31 @@ class Listener:
         """(the fact that a claim is about, or None; the facts of its aspects that concern the result)"""
         only = [fact for fact in self.facts if fact.aspect in RESULT and heard.top(fact.aspect)]
         found = [(HEARD, None)]
+        extra = {fact.term for fact in self.facts if fact.aspect == "extra" and fact.about["word"] & heard.said["word"]}
         whole = [fact for fact in self.facts if fact.aspect == "formula" and len(fact.about["field"]) > 1
-                 and fact.about["field"] == heard.said["field"]]
+                 and fact.about["field"] == heard.said["field"] and fact.term not in extra]
         if whole and "average" in heard.said["way"] and "len(found)" not in self.truth:
             return None, only
+        for fact in self.facts if not only else []:
+            near = fact.name in memory.told or fact.term in (*heard.terms, *self.last(memory))
+            if fact.aspect in ("formula", "extra") and near and self.result_of(fact.term, heard.text) == fact.aspect:
+                return fact, only
         for fact in only or whole or self.facts:
             grade, fits = self.verdict(fact, heard, memory.told), self.points(fact, heard) > 0
-            elsewhere = heard.terms and fact.term not in {"", *heard.terms} and fact.aspect not in RESULT
+            elsewhere = heard.terms and fact.term not in {"", *heard.terms} \
+                and fact.aspect not in RESULT and not (fact.aspect in ONCE and heard.top(fact.aspect)) \
+                and not (fact.aspect in ("limit", "edge") and fact.about["field"] & heard.terms.keys())
             if fact.aspect in HEADS:    # a proposal for a meaning is one for the term that was named, or is the topic
                 mine = fact.term in (*heard.terms, *memory.topics[-1:])
                 known = mine or whole or fact.aspect in ONCE and heard.top(fact.aspect)
             else:
                 known = fact.name in memory.told or self.concerns(fact, heard, memory)
-            apart = fact.aspect in ("count", "empty") and not heard.top(fact.aspect)
+            apart = fact.aspect in ("count", "empty") and not heard.top(fact.aspect) or fact.aspect == "define" \
+                and fact.term not in heard.terms and heard.said["way"] & {"sum", "max"}
             if not grade or elsewhere or not known or apart:
                 continue    # a number alone says nothing about them
-            named = bool(fact.about["word"] & heard.said["word"])
+            marks = ["word"] if fact.about["word"] or fact.aspect != "extra" else ["number", "field"]
+            named = any(fact.about[kind] & heard.said[kind] for kind in marks)
             vague = fact.aspect in HIDDEN and (not named or grade == "open" and not heard.said["ever"])
             meant = fact.term in heard.terms and grade == "right" and heard.top()[0] not in ("values", "names")
             if (fits or meant) and (named or fact.aspect not in HIDDEN) or not vague and (named or not heard.top()[1]):
@@ -470,7 +508,8 @@ class Listener:
         for fact in sorted(chain, key=lambda fact: fact != target):
             grade = self.verdict(fact, heard, memory.told)
             denies = re.search(r"\b(no|not|isn't|don't see|without)\b", heard.text)    # There is no key called "value".
-            aside = grade in ("wrong", "partly") and fact != target and self.points(fact, heard) <= 0
+            aside = grade in ("wrong", "partly") and fact != target and self.points(fact, heard) <= 0 \
+                and not 1 < len(fact.about["field"] & heard.said["field"])
             if grade and known.issuperset(fact.needs) and not (fact.aspect in HEADS and (denies or aside)):
                 found[fact.name] = grade
         return found
@@ -479,9 +518,11 @@ class Listener:
         """What a claim says about a fact: right, open (something is unsaid), unsure, partly, wrong; "" if nothing."""
         grades, keys, core = set(), set(), False
         if fact.aspect in ("empty", "ties"):    # not what stands in "if nothing is left"
-            condition = r"\b(if|when|in case|for|with)\b[^,]*|^\W*(none|nothing|no \w+)\b[^,:]*[,:]"
-            heard = heard._replace(said=self.said(re.sub(condition, "", heard.text)))
+            heard = heard._replace(said=self.said(tables()["acts"]["supposed"].sub("", heard.text)))
         said = heard.said
+        about = fact.aspect in ("formula", "extra") and self.result_of(fact.term, heard.text)
+        if about:
+            return "right" if about == fact.aspect else ""
         step = NEXT.get((*said["end"], *said["edge"])) if fact.aspect in ("limit", "edge") else 0
         beside = {str(int(n) + step) for n in said["number"] if step and re.fullmatch(r"\d{1,9}", n)}
         if step and beside == fact.values.get("number") and fact.values.get("edge") != said["edge"]:    # 3 up: over 2
@@ -489,10 +530,11 @@ class Listener:
         groups = tables()["aspects"].get(fact.aspect, {}).get("kinds") or [[kind] for kind in fact.values]
         for kinds in groups:
             kind = next((kind for kind in kinds if kind in fact.values), kinds[0])
-            if kind != fact.aspect and (fact.term, kind) in self.own or kind == "join" and len(keys) < 2:
+            if kind != fact.aspect and (fact.term, kind) in self.own or kind == "join" and len(keys) < 2 \
+                    or kind == "end" and "ties" in fact.values:
                 continue    # the limit's edge may be another fact
             mine = fact.values.get(kind, set())
-            theirs = self.claimed_keys(fact, heard, mine) if kind == "field" else said[kind]
+            theirs = self.tokens(fact, kind, heard, mine, told)
             keys = theirs if kind == "field" else keys
             other = not theirs and mine and heard.top(fact.aspect) and any(said[other] for other in kinds)
             core |= other or bool(theirs and mine) and (kinds is groups[0] or kind == "edge" and heard.top("edge")
@@ -501,7 +543,7 @@ class Listener:
                 grades |= {"wrong"} if other else {"open"} if mine else {"unsure"} if theirs else set()
             elif theirs == mine or kind == "form" and theirs <= mine:
                 vague = theirs == {"figures"} != mine    # which several forms show
-                grades.add("unsure" if vague or kind == "field" and mine <= self.people else "right")
+                grades.add("unsure" if vague or kind == "field" and mine <= self.people & self.labels else "right")
             elif kind == "number" and mine < theirs:
                 grades.add("unsure")
             elif fact.name not in told or kind not in ("field", "word") or not theirs < mine:    # else it refers to it
@@ -516,18 +558,39 @@ class Listener:
             return "partly" if grades & {"right", "partly"} else "wrong"
         return next((grade for grade in ("unsure", "open", "right") if grade in grades), "")
 
+    def tokens(self, fact, kind, heard, mine, told):
+        """What a claim about a fact says of a kind, less what it says of other facts beside."""
+        if kind == "field":
+            return self.claimed_keys(fact, heard, mine)
+        theirs = heard.said["mark" if kind == "word" and fact.aspect == "empty" and not heard.said["word"] else kind]
+        if kind == "join":    # what stands last between the number and the word
+            text = self.vocabulary.sub("_label", self.shadow(heard.text))
+            between = re.search(r"_figure.*?_label|_label.*?_figure", text)
+            return set(re.findall(r"\b(?:and|or)\b", between[0] if between else "")[-1:]) or theirs
+        others = [each.about[kind] - mine for each in self.facts if kind in CONTENT
+                  and each.name in told and (kind == "number" or each.term == fact.term)]
+        return theirs.difference(*others) or theirs
+
     def claimed_keys(self, fact, heard, mine):
         """The keys that a claim about a fact names, less those that only say what it is about."""
         own = {self.field_of.get(word) for name in self.stems.get(fact.term, []) for word in name}
         theirs = heard.said["field"] - own | heard.said["field"] & mine
+        theirs = fact.aspect == "group" and theirs & self.labels or theirs
+        beside = re.findall(r"\b(?:each|every|per|all) (\w+)", heard.text)
+        theirs -= {self.field_of.get(stem(word)) for word in beside} - mine
+        if fact.aspect == "define" and tables()["acts"]["share"].search(self.with_terms(heard.text)):
+            theirs -= {key for key in theirs - mine if any({stem(key)} in self.stems[term] for term in heard.terms)}
         if fact.term not in heard.terms and not re.search(r"\b(it|that|this|they)('s)?\b", heard.text):
-            theirs -= {key for key in theirs if any({stem(key)} in self.stems[term] for term in heard.terms)}
+            theirs -= {key for key in theirs - mine if any({stem(key)} in self.stems[term] for term in heard.terms)}
         return theirs - (self.people - mine) or theirs
 
     # What the facts, or the reference, settle of a concrete case
 
     def settled(self, text, memory, loosely=False):
         """(sentences, details, fact) in answer to a case, "Is it big with 20?", or None; loosely: a number is a case"""
+        summary = len(self.mentions(text, memory)) > 1 and len(self.clauses(text, memory)) > 2
+        if summary and not self.worked_out(text, memory)[1]:
+            return None
         heard = self.read(rewritten("counted", text), memory)
         looks = (self.rounded, partial(self.member, loosely=loosely), self.shown, self.reach)
         for sentence, facts, fact in filter(None, (look(heard, memory) for look in looks)):
@@ -535,36 +598,63 @@ class Listener:
             return [sentence, *(each.reply for each in fresh)], [each.name for each in fresh], fact
 
     def rounded(self, heard, memory):
-        """What becomes of fractions: "41.2 becomes 42."."""
+        """What becomes of fractions, shares and averages: "41.2 becomes 42.", "That makes 34 percent."."""
         fact = next((fact for fact in self.facts if fact.values.get("round", set()) & ROUNDED.keys()), None)
+        if not fact:
+            return None
+        way = ROUNDED[next(iter(fact.values["round"] & ROUNDED.keys()))]
         parts = re.findall(r"(?<![\w.])\d{1,9}\.\d+(?!\w)", heard.text)
-        if fact and parts and heard.top("round"):
-            way = next(iter(fact.values["round"] & ROUNDED.keys()))
-            shown = [f"{part} becomes {ROUNDED[way](float(part))}" for part in dict.fromkeys(parts)]
-            return ", ".join(shown) + ".", [fact], fact
+        if parts and heard.top("round"):
+            return ", ".join(f"{part} becomes {way(float(part))}" for part in dict.fromkeys(parts)) + ".", [fact], fact
+        share, acts, text = "whole = sum(" in self.truth, tables()["acts"], self.shadow(heard.text)
+        found = acts["outcome"].search(text) and acts["of_all" if share else "averaged"].search(text)
+        numbers = [int(number) for number in re.findall(r"(?<![\w.])\d{1,9}(?![\w.])", found[0])] if found else []
+        part, whole = (min(numbers), max(numbers)) if share and numbers[1:] else (sum(numbers), len(numbers))
+        if whole > 1:
+            return f"That makes {way(Fraction(part * 100 ** share, whole))}{' percent' * share}.", [fact], fact
 
     def worked_out(self, text, memory):
         """(a text with what a told formula comes to in place of the numbers of its keys, a sentence, the formula)"""
-        row, caps = self.amounts(text), []
+        row = self.amounts(text)
         fact = next((fact for fact in self.facts if fact.aspect == "formula" and fact.name in memory.told
                      and fact.about["field"] <= row.keys()), None)
         if not fact:
             return text, "", None
-        words = words_of(plain(fact.reply).replace("all that", "all_that"))
-        code = "".join(row.get(self.field_of.get(stem(word)), SPOKEN.get(word, "")) or word * word.isdigit()
-                       for word in words)
-        code = "(" * (")" in code) + code
+        total = self.result(fact.reply, row)
         for extra in self.facts:
             meant = not extra.about["word"] or extra.about["word"] & self.said(text)["word"]
             if extra.aspect == "extra" and extra.term == fact.term and meant:
-                number = next(iter(extra.about["number"] or map(row.get, extra.about["field"])), "") or ""
-                steps = [step for step in extra.values.get("op", ()) if step in "*+-"]
-                caps += [int(number)] if number.isdigit() and not steps else []
-                code = (f"({code}){steps[0]}{number}" if steps else code) * (extra.name in memory.told)
-        if not re.fullmatch(r"[(]{0,2}\d+([-+*]\d+)*([)][-+*]\d+){0,2}", code):
-            return text, "", fact
-        result = min([eval(code), *caps])
-        return f"with {fact.term} of {result} {text}", f"That makes {result}.", fact
+                total = self.with_extra(total, extra, row) if extra.name in memory.told else None
+        known = f"with {fact.term} of {total} {text}", f"That makes {total}.", fact
+        return (text, "", fact) if total is None else known
+
+    def with_extra(self, total, extra, row):
+        """What an extra makes of what a formula comes to, None if the row has no number for it."""
+        number = next(iter(extra.about["number"] or map(row.get, extra.about["field"])), None)
+        step = next((step for step in extra.values.get("op", ()) if step in STEPS), "cap")
+        return STEPS[step](total, int(number)) if number and total is not None else None
+
+    def result_of(self, term, text):
+        """Whether what a text works out is what the formula of a term does ("formula"), or that with its extra."""
+        facts = {fact.aspect: fact for fact in self.facts if fact.term == term}
+        keys = sorted(set().union(*(fact.about["field"] for fact in facts.values())))
+        rows = [{key: str(n ** (place + 1) + 3) for place, key in enumerate(keys)} for n in (7, 11)]
+        theirs = [self.result(text, row) for row in rows]
+        mine = [self.result(facts["formula"].reply, row) for row in rows] if "formula" in facts else theirs
+        more = [self.with_extra(one, facts["extra"], row) for one, row in zip(mine, rows)] if "extra" in facts else None
+        return "" if None in theirs else "formula" if theirs == mine else "extra" if theirs == more else ""
+
+    def result(self, text, row):
+        """What comes of a text, "the price times 3", with the numbers of a row; None if it works nothing out."""
+        text, braced = re.subn(r"(, )?(and )?all (of )?that", " ) ", plain(text))
+        words = re.findall(r"[a-z]\w*|\d{1,9}|[-+*()]", "( " * braced + text)
+        code = " ".join(str(row.get(self.field_of.get(stem(word)), SPOKEN.get(word, ""))) if word[0].isalpha() else
+                        word.lstrip("0") or "0" for word in words)
+        found = re.search(r"[( ]*+\d++[) ]*+([-+*][( ]*+\d++[) ]*+)+", code[:200])
+        try:
+            return eval(found[0].strip()) if found else None
+        except SyntaxError:    # a bracket is missing
+            return None
 
     def member(self, heard, memory, loosely=False):
         """Whether something is one of a kind: with a number, a formula's numbers, the limit itself, or with a word."""
@@ -573,7 +663,7 @@ class Listener:
         heard, text = self.read(text, memory) if made else heard, acts["on_limit"].sub("exactly that", text)
         only, mine, (top, strong) = (made, [], formula) if made else None, self.kind_of(heard, memory), heard.top()
         define = mine.get("define")
-        other = not made and strong and top in ("ties", "count", "between", "empty")
+        other = not made and strong and top in ("ties", "count", "between", "empty", "fewer", "absent")
         if not mine or other and not self.amounts(text).keys() & define.about["field"]:
             return only
         shadow = self.with_terms(acts["aside"].sub("", text))
@@ -615,7 +705,7 @@ class Listener:
         special = special if special and special.about["word"] & self.said(text)["word"] else None
         mean = self.said(mean[0])["number"] if mean else set()
         bound = mean or (special or limit or mine["define"]).about["number"] or limit and limit.values.get("mean")
-        parts, found, words, plainly = [("", "")], [], {}, bool(special)
+        parts, found, words, plainly, edge = [("", "")], [], {}, bool(special), set()
         for part in acts["parts"].split(acts["opening"].sub("", text)):
             amounts, home = self.amounts(part), self.labels | mine["define"].about["field"]
             numbers = {amounts[key] for key in amounts.keys() & home} or self.said(part)["number"] - {*amounts.values()}
@@ -624,6 +714,9 @@ class Listener:
             if len(numbers) > 1 or not numbers and any(points.get(name, 0) >= SURE for name in (*RESULT, *ONCE)):
                 return []
             turns = parts[-1][0] and acts["turns"].search(part)    # "except in the cup, where it's 10"
+            before, here = ({self.column.get(word[1]) for word in self.vocabulary.finditer(each)}
+                            for each in (parts[-1][1], part))
+            turns = turns or numbers and parts[-1][0] and before & here    # another word of the same key
             before, said = parts.pop() if not turns and (not numbers or parts[-1][0] in ("", *numbers)) else ("", "")
             parts.append((next(iter(numbers), before), f"{said} {part}"))
         if len(parts) > 1 and not parts[-1][0]:
@@ -635,19 +728,22 @@ class Listener:
             kept = {} if acts["others"].search(part) else words
             words = {word: lacks for word, lacks in kept.items() if self.column.get(word) not in taken} | here
             said, denied = self.said(part), bool(acts["denies"].search(self.with_terms(part)))
-            if number and acts["bounds"].search(self.shadow(part)):
-                end = said["end"] or (limit.values.get("end", ()) if limit else ())
-                step = NEXT.get((*end, *said["edge"]))
+            stated = acts["bounds"].search(self.shadow(part))
+            if number and (stated or edge and special and special.about["word"] & here.keys()):
+                end = stated and said["end"] or (limit.values.get("end", ()) if limit else ())
+                edge = said["edge"] or edge
+                step = NEXT.get((*end, *edge))
                 if denied or not step or not re.fullmatch(r"\d{1,9}", number):
                     return []
-                denied = said["edge"] == {"out"}
+                denied = edge == {"out"}
                 found.append((str(int(number) + step), mean, words, not denied))
             else:
                 plainly |= bool(number)
             found.append((number, mean, words, denied))
         known = [fact for fact in mine.values()
                  if fact.aspect in ("values", "names", "except") and fact.name in memory.told]
-        alone = words and (acts["any"].search(text) or special in known or known and acts["asks_if"].search(text))
+        asks = special in known or known and acts["asks_if"].search(self.with_terms(text))
+        alone = words and (acts["any"].search(text) or asks)
         fits = any(self.column.get(word) in mine["define"].about["field"] for word in words) or special
         return found if (plainly if found[-1][0] else alone and fits and len(found) == 1) else []
 
@@ -688,24 +784,29 @@ class Listener:
     def shown(self, heard, memory):
         """Whether an example of an entry, or of a whole line, looks as it must: "F38 (7) + C12 (2)"."""
         told = [fact for fact in self.facts if fact.aspect in ("format", "between") and fact.name in memory.told]
-        name, example = rf"(?:[a-z]\d+|{self.spellings})", self.example.search(heard.text)
+        quoted = next((each for each in re.findall(r"\"([^\"]+)\"", heard.text) if re.search(r"\w\W+\w", each)), "")
+        name = r"(?:\b[a-z]\w*)" if quoted else rf"(?:\b[a-z]\d+\b|\b(?:{self.spellings})\b)"
+        text = quoted or (found[0] if (found := self.example.search(heard.text)) else "")
         open = "format" in self.here and all(fact.aspect != "format" for fact in told)
         several = self.example.search(heard.text.partition(" or ")[2])
-        if not told or open or several or not example or not re.search(name, example[0]):
+        form = next((form for fact in told for form in fact.values.get("form", set()) - {"figures"}), "{n}")
+        form = '["{n}", {v}]' if form == "pairs" else form
+        count = len(re.findall(name, text))
+        if not told or open or several or not count or "{v}" in form and not re.search(r"\d", text):
             return None
-        form = next(iter(told[-1].values.get("form", set()) - {"figures", "pairs"}), '["{n}", {v}]')
-        entry = re.escape(form if "format" in self.here else "{n}").replace(r"\{n\}", name)
-        entry, mark = entry.replace(r"\{v\}", r"\d+").replace('"', '"?'), re.search(r'"(.+)"\.join', self.truth)
-        mark = re.escape(mark[1]) if mark else r"\W{1,4}"
-        if re.fullmatch(rf"\W*{entry}({mark}{entry})*\W*", example[0]):
+        entry = re.escape(form).replace(r"\{n\}", name).replace(r"\{v\}", r"\d+").replace('"', '"?')
+        mark = re.search(r'"(.+)"\.join', self.truth)
+        mark = re.escape(mark[1]) if mark else r"[^\w?]{1,6}"
+        run = re.search(f"{entry}(?:{mark}{entry})*", text)
+        if run and len(re.findall(name, run[0])) == count:
             return says("yes", heard.text), [], told[0]
-        wrong = told[0] if re.search(entry, example[0]) else told[-1]    # the mark stands before the form
+        wrong = told[-1] if run else told[0]    # the mark stands before the form
         return f"Not quite. {wrong.reply}", [], wrong
 
     def reach(self, heard, memory):
         """What the reference itself settles: how far something reaches, and whether a name comes once."""
         terms = {*heard.terms, *memory.topics[-1:], *self.taken_up(heard, memory)}
-        texts = self.with_terms(heard.text), self.shadow(heard.text)
+        texts = (self.with_terms(heard.text), self.shadow(heard.text)) if heard.text.endswith("?") else ()
         for row in tables()["settled"]:
             told = [fact for fact in self.facts if fact.aspect == row["about"] and fact.name in memory.told
                     and (not fact.term or fact.term in terms or fact.aspect in ONCE)]
@@ -726,8 +827,9 @@ class Listener:
         said = self.said(text)["field"] - self.labels
         kinds = [each for each in self.facts if each.term == fact.term and each.aspect == "define"]
         home = set().union(*(kind.about["field"] - self.labels or kind.about["field"] for kind in kinds))
+        parts = [each.about["field"] for each in self.facts if each.aspect == "formula" and each.term in home]
         asks = fact.aspect in ("define", "limit", "edge") and self.aspects(text).get("limit", 0) >= SURE
-        if not asks or not home or not said or said & home:
+        if not asks or not home or not said or said & home.union(*parts):
             return ""
         return f"It's not the {' or '.join(sorted(said))}, it's the {' and the '.join(sorted(home))}."
 
@@ -779,9 +881,9 @@ class Listener:
         for name, aspect in table.items():
             hints = min(most, sum(bool(hint.search(shadow)) for hint in aspect["likely"]))
             points[name] = SURE * bool(longest[name]) + LIKELY * hints + min(longest[name], 30) / 30
-        sure = [name for name in points if points[name] >= SURE and name in (*RESULT[:6], *ONCE)]
+        sure = [name for name in points if points[name] >= SURE]
         if self.here.intersection(sure):
-            points |= {name: 0 for name in sure if name not in self.here}
+            points |= dict.fromkeys({*sure}.intersection(RESULT[:6] + ONCE).difference(self.here, self.sure), 0)
         for name in sorted(points, key=points.get, reverse=True):
             if points[name] >= SURE:
                 points |= dict.fromkeys(table[name]["over"], 0)
@@ -819,12 +921,13 @@ class Listener:
         shadow = self.with_terms(text)
         found = {kind: {token for token, pattern in tokens.items() if pattern.search(shadow)}
                  for kind, tokens in tables()["kinds"].items()}
-        number = r"(?<![\w.])-?\d+(?:\.\d+)?(?!\w| (?:fields|columns|keys|things|ways|parts))"
+        number = r"(?<![\w.])-?\d+(?:\.\d+)?(?!\w| (?:fields|columns|keys|things|ways|parts|conditions|rules))"
         found["number"] = set(re.findall(number, text))
         found["word"] = {match[1] for match in self.vocabulary.finditer(text)} | strange
         found["field"] = {self.field_of[stem(word)] for word in words_of(text) if stem(word) in self.field_of
                           and (word not in data()["words"]["stop"] or word in {*self.key_words, *self.spelled})}
         found["mark"] |= {each.strip() or each for each in quoted if not re.search(r"\w", each)}
+        found["mark"] = found["mark"] - {" "} or found["mark"]    # a comma and a space
         if len(found["edge"]) > 1:
             found["edge"] = {"out" if re.search(r"\b(not|no longer|never|exclu\w+)\b|n't\b", text) else "in"}
         for kind, token in {"ever": "never", "ties": "z-a", "round": "nearest"}.items():    # "reverse alphabetical"
@@ -872,8 +975,8 @@ class Listener:
         shown = f"{task['problem_description']} {code} {calls}".lower()
         values = [raw.get("values") or {} for raw in raws]
         measures = {self.names[raw["term"]][0] for raw in raws if raw.get("aspect") == "formula" and raw.get("term")}
-        keys = {*re.findall(r"[\"'](\w+)[\"']\s*:", shown), *re.findall(r"\w\[[\"'](\w+)[\"']\]", code), *measures}
-        keys |= {str(key).lower() for each in values for key in list_of(each.get("field"))}
+        keys = {*re.findall(r"[\"'](\w+)[\"']\s*:(?!\n)", shown), *re.findall(r"\w\[[\"'](\w+)[\"']\]", code)}
+        keys |= {*measures, *(str(key).lower() for each in values for key in list_of(each.get("field")))}
         figures = {*re.findall(r"[\"'](\w+)[\"']\s*:\s*-?\d", shown), *measures}
         self.labels = set(re.findall(r"[\"'](\w+)[\"']\s*:\s*[\"']", shown))
         rest = sorted(keys - data()["words"]["keep"])
@@ -916,106 +1019,3 @@ class Listener:
         return Fact(name, raw["reply"], raw.get("term") or "", aspect, max(points, key=points.get, default=""), values,
                     {kind: set(values.get(kind, ())) for kind in CONTENT}, list_of(raw.get("needs")),
                     list_of(raw.get("implies")), {} if aspect else words)
-
-
-# ---- Words
-
-
-@cache
-def data():
-    """listener.toml, with compiled patterns of what is rewritten."""
-    found = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    rewrites = {name: [(re.compile(old), new) for old, new in rows] for name, rows in found["rewrites"].items()}
-    found["endings"] = re.compile(rf"({found['endings']})$")
-    words = {name: set(text.split()) for name, text in found["words"].items()}
-    return found | {"rewrites": rewrites, "words": words}
-
-
-@cache
-def tables():
-    """listener.toml with compiled patterns: acts, says, aspects and kinds; and the weights of its example questions."""
-    def pattern(text):
-        lines = "|".join(filter(None, text.splitlines())) or "(?!)"
-        return re.compile(rf"(?:(?<!\w)|(?!\w))(?:{lines})(?:(?!\w)|(?<!\w))")
-
-    found = data() | {"acts": {name: pattern(text) for name, text in data()["acts"].items()}}
-    found["kinds"] = {kind: {token: pattern(text) for token, text in tokens.items()}
-                      for kind, tokens in found["kinds"].items()} | {kind: {} for kind in CONTENT}
-    found["settled"] = [row | {"asks": pattern(row["asks"])} for row in found["settled"]]
-    found["aspects"] = {name: aspect | {
-        "sure": pattern(aspect["sure"]), "likely": [*map(pattern, aspect.get("likely", "").split("\n"))][:-1],
-        "kinds": [kinds.split("/") for kinds in aspect["kinds"]]} for name, aspect in found["aspects"].items()}
-    return found | {"weights": weights({name: [features(plain(line)) for line in aspect.get("asked", "").splitlines()]
-                                        for name, aspect in found["aspects"].items()})}
-
-
-def features(text):
-    """The stems of a text, all numbers alike, and the pairs of neighbours."""
-    words = [word.rstrip("s") if word[0] == "_" else "7" if word.isdigit() else stem(word)
-             for word in re.findall(r"\w+(?:'\w+)?|[<>]=?", text)]
-    return {*words, *map(" ".join, zip(["^", *words], [*words, "$"]))}
-
-
-def weights(asked):
-    """feature -> aspect -> log of how much likelier a question about it has the feature than any question
-
-    asked: aspect -> features of its questions. Three questions of any kind are added to each aspect's own.
-    """
-    counts = {name: Counter(chain(*rows)) for name, rows in asked.items()}
-    total, found = sum(map(len, asked.values())), {}
-    for feature, number in sum(counts.values(), Counter()).items():
-        share = number / total
-        found[feature] = {name: math.log((counts[name][feature] + 3 * share) / (len(rows) + 3) / share)
-                          if rows else 0 for name, rows in asked.items()}
-    return found
-
-
-def says(name, *key, fill=""):
-    """One of the human's own sentences, always the same for the same key."""
-    return (texts := data()["says"][name])[zlib.crc32(repr(key).encode()) % len(texts)].format(fill)
-
-
-@cache
-def stem(word):
-    """What the forms of a word share: busy, busier and busily -> bus."""
-    word = re.sub(r"nc[ey]$", "nt", word)
-    while len(shorter := data()["endings"].sub("", word)) >= 3 and shorter != word:
-        word = shorter
-    return re.sub(r"([^aeiou])\1$", r"\1", word)
-
-
-def words_of(text):
-    return re.findall(r"\w+(?:'\w+)?", text)
-
-
-@cache
-def stop_stems():
-    return set(map(stem, data()["words"]["stop"]))
-
-
-def stems_of(text):
-    """The stems of the words that carry meaning."""
-    return [stem(word) for word in words_of(text) if word not in data()["words"]["stop"]]
-
-
-def plain(text):
-    """A text in lower case, with digits for number words, and without code, list marks and points of "e.g."."""
-    text = rewritten("plain", re.sub(r"```.*?(```|$)", " ", text, flags=re.S).lower())
-    return re.sub(r"\w+", lambda match: data()["digits"].get(match[0], match[0]), text)
-
-
-def rewritten(name, text):
-    """A text after the replacements of a list of listener.toml."""
-    for old, new in data()["rewrites"][name]:
-        text = old.sub(new, text)
-    return text
-
-
-def sentences(text):
-    parts = re.split(r"(?<=[.?!])[\"')\]]*\s+|\n+", text)
-    return [part.strip() for part in parts if re.search(r"\w", part)]
-
-
-def list_of(value):
-    """A list, or what may stand in its place: one thing, or nothing."""
-    return [] if value in (None, "") else value if isinstance(value, list) else [value]

@@ -536,3 +536,120 @@ def test_a_repeat_is_short_and_not_rude():
 def test_what_good_sense_settles_costs_nothing(question, reply):
     found, told = reply_after(SHOP, ["big.define"], question)
     assert told == [] and reply in (None, found)
+
+
+# ---- Kinds of messages that the fourth strong player met unfair replies to, in other words
+
+
+ALL = [fact["detail"] for fact in SHOP["facts"]]
+
+
+@pytest.mark.parametrize("form", [
+    "To recap: {}; {}; {}; {}. {}", "Here's what I have:\n- {}\n- {}\n- {}\n- {}\n{}",
+    "So {}. {}. {}. {}. {}"])
+@pytest.mark.parametrize("end", ["Did I forget anything?", "All correct?", "Have I understood you correctly?", ""])
+def test_a_right_summary_is_confirmed_and_a_wrong_one_is_not(form, end):
+    parts = ["big orders have a bulk of 20 or more, but never those placed by phone",
+             "the worth is price times quantity", "our regulars are Ann and Ben", 'it says "none" if nothing is left']
+    reply, told = reply_after(SHOP, ALL, form.format(*parts, end))
+    assert (CONFIRMS.match(reply) or reply in tables()["says"]["nothing"]) and not told, reply
+    for n, old, new in (0, "20", "25"), (1, "times", "minus"), (3, "none", "zip"):
+        wrong = [part.replace(old, new) if place == n else part for place, part in enumerate(parts)]
+        assert CORRECTS.match(reply_after(SHOP, ALL, form.format(*wrong, end))[0]), wrong
+
+
+@pytest.mark.parametrize("message", ["So 20 already counts. Which orders are treated differently?",
+                                     "A bulk of 20 is in, then. Any exceptions for big orders?"])
+def test_a_case_in_front_of_a_question_does_not_swallow_it(message):
+    reply, told = reply_after(SHOP, ["big.limit"], message)
+    assert told == ["big.except"] and "Orders placed by phone are never big." in reply
+
+
+def test_two_cases_in_one_message_are_both_answered():
+    reply, told = reply_after(SHOP, ["big.limit"], "Is a bulk of 21 big? And 19?")
+    assert re.match("Yes.*No, ", reply) and not told
+
+
+@pytest.mark.parametrize("form", ["With {word} that would be {more}, otherwise {formula}. Agreed?",
+                                  "So the {term} is {formula}, but {more} for {word}, right?"])
+def test_a_formula_and_its_exception_are_checked_together(form):
+    count = Counter()
+    for task, fact in facts_about("extra"):
+        way, _, word, *number = [*task["details"][fact["detail"]], "", ""][:4]
+        for wrong in (0, 3) if word else ():
+            formula = task["details"][fact["needs"][0]]
+            more = f"({formula}) {way} {number[0] + wrong}"
+            reply, _ = reply_after(task, [fact["detail"]], form.format(
+                word=word, more=more, formula=formula, term=fact["term"]))
+            assert not (CONFIRMS if wrong else CORRECTS).match(reply), (form, more, reply)
+            count[bool(wrong), bool(CONFIRMS.match(reply))] += 1
+    assert count[False, True] > count[False, False], count
+
+
+@pytest.mark.parametrize("message", ["How big must that be? I'd say 50 or more.", "And where's the limit of that, 12?"])
+def test_that_is_the_measure_which_a_kind_goes_by(message):
+    assert reply_after(SHOP, ["bulk.formula"], message)[1] == ["big.limit"]
+
+
+@pytest.mark.parametrize("form", ["Which {G}s do you have in mind? The {a}, the {b}, or something different?",
+                                  "What's the {G}: the {a}, the {b}, something else?"])
+def test_an_open_choice_is_no_proposal(form):
+    for task, fact in facts_about("group"):
+        right, wrong = fact["values"]["field"][0], slots(task, fact)["wrong_field"]
+        reply, told = reply_after(task, [], form.format(G=fact["term"], a=wrong, b=right))
+        assert (reply, told) == (fact["reply"], ["group"])
+
+
+@pytest.mark.parametrize("message", ["Would you like one joined string or a list of several?",
+                                     "Should I return a list of texts, or everything in a single string?"])
+def test_a_list_or_one_text_is_settled(message):
+    count = Counter()
+    for task, fact in facts_about("order"):
+        reply, told = reply_after(task, ["ties"], message)
+        line = ".join(" in task["ground_truth"]
+        assert reply.startswith("One line" if line else "A list") and not told, reply
+        count[line] += 1
+    assert len(count) == 2
+
+
+@pytest.mark.parametrize("form", ["If they make up 7 out of a total of 40 in {term}, what's the percentage?",
+                                  "Say the {term} of those is 7, and 40 altogether: would I return 18?"])
+def test_a_share_is_worked_out(form):
+    for task, fact in facts_about("round"):
+        if task["plan"]["shape"] == "share":
+            right = {"down": 17, "up": 18, "nearest": 18}[task["details"]["round"]]
+            reply, _ = reply_after(task, ["round"], form.format(term=task["plan"]["goal"]))
+            assert reply == f"That makes {right} percent.", (form, reply)
+
+
+def test_and_is_not_taken_for_or():
+    count = Counter()
+    for task, fact in facts_about("define"):
+        join = fact["values"].get("join")
+        limit = task["details"].get(f"{fact['term']}.limit")
+        for word in ("and", "or") if join and limit else ():
+            slot = slots(task, fact)
+            values = " or ".join(task["details"][f"{fact['term']}.values"])
+            reply, _ = reply_after(task, [f"{fact['term']}.limit", f"{fact['term']}.values"],
+                                   f"So {slot['terms']} go by the {slot['field']} {word} the {slot['label']} {values}?")
+            assert not (CORRECTS if [word] == join else CONFIRMS).match(reply), (word, join, reply)
+            count[word] += 1
+    assert min(count.values()) > 3
+
+
+@pytest.mark.parametrize("question", ["How often?", "How many {nouns} is that, at least?"])
+def test_how_often_somebody_is_on_the_list_is_a_limit(question):
+    for task, fact in facts_about("define"):
+        if fact["values"].get("field") == [slots(task, fact)["who"]] and f"{fact['term']}.limit" in by_name(task):
+            reply, told = reply_after(task, [fact["detail"]], question.format_map(slots(task, fact)))
+            assert told == [f"{fact['term']}.limit"], reply
+
+
+@pytest.mark.parametrize("message", ["A bulk of 12 isn't big, right?", "So 12 does not count as big?"])
+def test_a_right_denial_is_confirmed(message):
+    assert reply_after(SHOP, ["big.limit"], message)[0].startswith("Right, ")
+
+
+def test_a_code_snippet_is_not_taken_for_words():
+    reply, told = reply_after(SHOP, ALL, "I'd write `sum(o['price'] for o in orders)`. Does that match?")
+    assert reply in tables()["says"]["code"] and not told
