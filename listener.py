@@ -1,13 +1,14 @@
 """The scripted human of functions: a person who listens, remembers, and tells what a task hides, one thing at a time.
 
 How a message is understood. It is cut into sentences. A sentence that asks is compared with each fact: which terms it
-names in any form of their words, which aspects its wording fits, what it takes up from earlier replies, what it shares
-with the example questions. The aspects are weighed by patterns and by example questions, both in listener.toml. The
-best fact is told, or what it needs first. A sentence that proposes is cut into claims, each of which is confirmed or
-corrected. A question that is not understood is answered with what could be meant, and never costs a fact. "Anything
-else?" never denies what is left, but names it instead of telling it.
+names in any form of their words, which aspects its wording fits, what it takes up from earlier replies. The aspects are
+weighed by patterns and by example questions, both in listener.toml. The best fact is told, or what it needs first. A
+sentence that proposes is cut into claims, each of which is confirmed or corrected. A question that is not understood is
+answered with what could be meant, and never costs a fact. "Anything else?" never denies what is left, but names it
+instead of telling it. Facts of your own, which name no aspect, are heard by their words alone (own_facts.py).
 
-Standard library only. If you copy this file, copy listener_words.py and listener.toml (what a fact consists of) too.
+Standard library only. If you copy this file, copy listener_words.py, own_facts.py and listener.toml too; the last says
+what a fact consists of.
 """
 import json
 import math
@@ -21,6 +22,7 @@ from typing import NamedTuple
 from listener_words import (
     CODE, CONTENT, data, features, list_of, plain, rewritten, says, sentences, stem, stems_of, stop_stems, tables,
     words_of)
+from own_facts import OwnFacts
 
 MANNERS = ("plain", "vague", "revising")
 SURE, LIKELY = 3.0, 1.5    # points of a question for the aspects that its wording fits
@@ -58,12 +60,37 @@ def scripted_reply(task, dialogue, manner="plain"):
 
 @lru_cache(maxsize=256)
 def listener(text):
-    return Listener(json.loads(text))
+    """The human of a task, which is given as JSON: composed tasks say what each of their facts is about."""
+    task = json.loads(text)
+    composed = task["facts"] and all(fact.get("aspect") in tables()["aspects"] for fact in task["facts"])
+    return (Listener if composed else OwnFacts)(task)
 
 
 @lru_cache(maxsize=20_000)
 def replied(human, memory, message, manner):
-    return human.reply(memory, message, manner)
+    """(reply, details told for the first time, the memory after it)"""
+    words, told, after = human.reply(memory, message)
+    reply, told, after = in_manner(human, manner, words, told, after)
+    return reply, told, after._replace(heard=after.heard + " " + plain(reply))
+
+
+def in_manner(human, manner, words, told, memory):
+    """The reply of a human who is vague at first, or wrong once and says so in the next reply."""
+    fact = human.by_name[memory.wrong or told[-1]] if memory.wrong or told else None
+    if memory.wrong:
+        again = [word for word in words if word != fact.reply]
+        words, told = [says("mistaken", fill=human.label(fact)), fact.reply, *again], [fact.name, *told]
+        memory = memory._replace(wrong="")
+    elif manner == "vague" and told and not memory.changed:
+        kept = tuple(name for name in memory.told if name not in told)
+        words, told, memory = [says("usual", *words)], [], memory._replace(told=kept, changed=True)
+    elif manner == "revising" and told and not memory.changed and len(memory.told) < len(human.facts):
+        number = r"(?<![\w.])\d+(?![\d.]*\d)"
+        other = re.sub(number, lambda match: str(int(match[0]) * 5 // 4 + 1), fact.reply, count=1)
+        if other != fact.reply:
+            words, told = [other if word == fact.reply else word for word in words], told[:-1]
+            memory = memory._replace(wrong=fact.name, changed=True)
+    return " ".join(filter(None, dict.fromkeys(words))), told, memory
 
 
 class Memory(NamedTuple):
@@ -80,13 +107,11 @@ class Fact(NamedTuple):
     name: str
     reply: str
     term: str        # "" for the result as a whole
-    aspect: str      # "" if the task does not say
-    guess: str       # the aspect of its example questions, if the task does not say
+    aspect: str      # what it is about: a name of [aspects] in listener.toml
     values: dict     # kind -> tokens that a proposal must name
     about: dict      # field, word, number -> tokens that a question about it may take up
     needs: list
     implies: list
-    words: dict      # stem -> weight in its example questions, if the task does not say its aspect
 
 
 class Heard(NamedTuple):
@@ -108,8 +133,8 @@ class Heard(NamedTuple):
 class Listener:
     """The scripted human of one task."""
 
-    def reply(self, memory, message, manner):
-        """(reply, details told for the first time, the memory after it)"""
+    def reply(self, memory, message):
+        """(sentences of the reply, details told for the first time, the memory after it)"""
         text = plain(message)
         if not tables()["acts"]["listing"].search(text):    # to have no delay is to have a delay of 0
             text = self.having.sub(lambda match: f"{match[1] or 'with'} 0 {match[2]}", text)
@@ -121,7 +146,7 @@ class Listener:
         for scene, question, then in questions:
             then = then._replace(told=now.told)
             heard = self.read(question, then)
-            known = heard.terms or any(heard.top(fact.aspect or fact.guess) for fact in self.facts)
+            known = heard.terms or any(heard.top(fact.aspect) for fact in self.facts)
             if scene is None and corrected or targets and (not known or tables()["acts"]["follows"].search(question)
                                                    or not tables()["acts"]["whole"].search(question)):
                 continue    # it only goes on about the question before it
@@ -162,26 +187,7 @@ class Listener:
         told = [name for name in dict.fromkeys(told) if name not in memory.told]
         topics = (fact.term,) if fact and fact.term else topics
         after = memory._replace(told=(*memory.told, *told), topics=(*memory.topics, *topics), turn=memory.turn + 1)
-        reply, told, after = self.in_manner(manner, words, told, after)
-        return reply, told, after._replace(heard=after.heard + " " + plain(reply))
-
-    def in_manner(self, manner, words, told, memory):
-        """The reply of a human who is vague at first, or wrong once and says so in the next reply."""
-        fact = self.by_name[memory.wrong or told[-1]] if memory.wrong or told else None
-        if memory.wrong:
-            again = [word for word in words if word != fact.reply]
-            words, told = [says("mistaken", fill=self.label(fact)), fact.reply, *again], [fact.name, *told]
-            memory = memory._replace(wrong="")
-        elif manner == "vague" and told and not memory.changed:
-            kept = tuple(name for name in memory.told if name not in told)
-            words, told, memory = [says("usual", *words)], [], memory._replace(told=kept, changed=True)
-        elif manner == "revising" and told and not memory.changed and len(memory.told) < len(self.facts):
-            number = r"(?<![\w.])\d+(?![\d.]*\d)"
-            other = re.sub(number, lambda match: str(int(match[0]) * 5 // 4 + 1), fact.reply, count=1)
-            if other != fact.reply:
-                words, told = [other if word == fact.reply else word for word in words], told[:-1]
-                memory = memory._replace(wrong=fact.name, changed=True)
-        return " ".join(filter(None, dict.fromkeys(words))), told, memory
+        return words, told, after
 
     def hear(self, text, memory):
         """(detail -> verdict on what a message proposes, [(scene, question, memory)], the terms that it names, cases)
@@ -238,22 +244,20 @@ class Listener:
         if acts["code"].search(question):
             return None, says("code", question)
         heard, alone = self.asked(question, scene, memory)
-        if self.answers and self.answers <= heard.stems:    # of a riddle, such as "Guess my city"
-            return None, says("found", question)
         if acts["general"].search(question) and not (alone[1] and alone[0] in RESULT):
             return self.anything(heard, memory)
         top, strong = heard.top()
         scores = [(self.score(fact, heard, memory), fact) for fact in self.facts if self.concerns(fact, heard, memory)]
         score, fact = max(scores, key=lambda pair: pair[0], default=(0, None))
         fits = fact is not None and self.points(fact, heard) > 0
-        clear = heard.terms or strong and (top in RESULT or fits) or score >= HEARD and not fact.aspect
+        clear = heard.terms or strong and (top in RESULT or fits)
         if acts["needless"].search(question) and not clear:
             return None, says("needless", question)
         if strong and top in (*RESULT, *HIDDEN):
             likely = [fact for fact in self.facts if self.points(fact, heard) > 0 and (
-                fact.term in heard.terms or fact.aspect in ("", top, *HIDDEN))]
+                fact.term in heard.terms or fact.aspect in (top, *HIDDEN))]
             none = self.sure.get(top) or tables()["aspects"][top].get("none", "")
-            hit = fact and (fact.aspect in HIDDEN or fits and not fact.aspect)
+            hit = fact and fact.aspect in HIDDEN
             if top in HIDDEN and not heard.terms and not hit:
                 return self.anything(heard, memory, none)
             if not likely or top in HIDDEN and not any(self.concerns(fact, heard, memory) for fact in likely):
@@ -265,7 +269,7 @@ class Listener:
                          and each.name not in memory.told), fact)    # "What is the cost?"
         repeats = fact and fact.name in memory.told and fact.aspect in HEADS and self.points(fact, heard) < SURE
         vague = re.fullmatch(r"and (the|an?) \w+\W*", question) and not (heard.terms or self.aspects(question))
-        if score >= (HEARD if fact and fact.aspect else 1.5) and not (repeats and layers) and not vague:
+        if score >= HEARD and not (repeats and layers) and not vague:
             return fact, ""
         if len(layers) == 1 and not (strong and top not in HEADS):
             return layers[0], ""
@@ -320,7 +324,7 @@ class Listener:
         """
         measure = fact.aspect in HIDDEN and any((term, "formula") in self.own for term in heard.terms)
         taken_up = not measure and fact.term in (*self.taken_up(heard, memory), *self.last(memory))
-        return not fact.term or not fact.aspect or fact.term in (*heard.terms, *memory.topics[-1:]) or taken_up or \
+        return not fact.term or fact.term in (*heard.terms, *memory.topics[-1:]) or taken_up or \
             fact.aspect in ONCE and heard.top(fact.aspect)
 
     def last(self, memory):
@@ -336,10 +340,8 @@ class Listener:
 
     def score(self, fact, heard, memory):
         """How well a question fits a fact."""
-        repeats = fact.aspect and fact.name in memory.told
-        score = self.points(fact, heard) + (not repeats)
+        score = self.points(fact, heard) + (fact.name not in memory.told)
         score -= 0.3 * (self.first(fact, memory.told) != fact)
-        score += min(4, 2 * sum(fact.words[word] for word in fact.words.keys() & heard.stems))
         terms = dict.fromkeys(self.taken_up(heard, memory), 0.7) | heard.terms
         if fact.term in terms:
             score += 3 * terms[fact.term]
@@ -355,8 +357,6 @@ class Listener:
 
     def points(self, fact, heard):
         """How well the aspects of a question fit a fact; below zero if they fit others only."""
-        if not fact.aspect:
-            return 0.8 * heard.aspects.get(fact.guess, 0)
         also = tables()["aspects"].get(fact.aspect, {}).get("also", [])
         nearly = [heard.aspects.get(other, 0) - 1 for other in also if (fact.term, other) not in self.own]
         found = max([heard.aspects.get(fact.aspect, 0), *nearly])
@@ -400,8 +400,6 @@ class Listener:
 
     def label(self, fact):
         """How a person would name a fact: the limit for "big"."""
-        if fact.aspect not in tables()["aspects"]:
-            return "the " + re.sub(r"[\W_]+", " ", fact.name).strip()
         label, name = tables()["aspects"][fact.aspect]["label"], self.names.get(fact.term, ["it"])[0]
         return label.format(term=f'"{name}"') if "{term}" in label else label + f' for "{name}"' * bool(fact.term)
 
@@ -948,8 +946,7 @@ class Listener:
         self.spelled = {word for names in self.names.values() for name in names for word in name.split()}
         self.known = set().union(*(name for names in self.stems.values() for name in names))
         self.request = plain(re.sub(r"\{.*?\}", "", task["problem_description"] or ""))
-        self.truth = truth = task["ground_truth"] or ""
-        self.answers = set(stems_of(plain(truth))) if re.fullmatch(r"\w+( \w+){0,3}", truth) else set()
+        self.truth = task["ground_truth"] or ""
         self.set_words(task, raws)
         self.here = {raw.get("aspect") for raw in raws}
         self.facts = [self.fact(n, raw) for n, raw in enumerate(raws)]
@@ -1002,8 +999,7 @@ class Listener:
 
     def fact(self, n, raw):
         """A fact as it stands in a file, with what goes without saying."""
-        questions, aspect = raw["questions"], raw.get("aspect") or ""
-        name = str(raw.get("detail") or (questions or [f"fact {n}"])[0])
+        name, aspect = str(raw.get("detail") or (raw["questions"] or [f"fact {n}"])[0]), raw["aspect"]
         values = {kind: {str(token).lower().strip() or " " for token in list_of(tokens)}
                   for kind, tokens in (raw.get("values") or {}).items() if tokens not in (None, [], "")}
         if "form" in values:    # "pairs", or the pattern of an entry, such as "{n}: {v}"
@@ -1012,10 +1008,6 @@ class Listener:
         for kind in {"except": ["ever"], "extra": ["op"], "limit": ["end", "edge"], "edge": ["end"]}.get(aspect, []):
             if heard[kind]:
                 values.setdefault(kind, heard[kind])
-        spoken = plain(" . ".join([re.sub(r"[\W_]+", " ", name), *questions]))
-        words = dict.fromkeys(stems_of(plain(raw["reply"])), 0.6) | dict.fromkeys(stems_of(spoken), 1.0)
-        words |= {word: 0.3 for word in words if word in stems_of(self.request)}    # what every question may say
-        points = {} if aspect else self.aspects(spoken)
-        return Fact(name, raw["reply"], raw.get("term") or "", aspect, max(points, key=points.get, default=""), values,
+        return Fact(name, raw["reply"], raw.get("term") or "", aspect, values,
                     {kind: set(values.get(kind, ())) for kind in CONTENT}, list_of(raw.get("needs")),
-                    list_of(raw.get("implies")), {} if aspect else words)
+                    list_of(raw.get("implies")))

@@ -18,7 +18,7 @@ import function_tasks as f  # noqa: E402
 import function_words as w  # noqa: E402
 import honest_programs  # noqa: E402
 from evaluate import markdown  # noqa: E402
-from listener import Listener, Memory  # noqa: E402
+from listener import Listener, Memory, replied  # noqa: E402
 
 QUESTIONS = 9    # of ten turns, the last is the answer
 TURNS = (4, 6, 9)    # questions of a run of five, seven or ten turns
@@ -79,7 +79,7 @@ def person(text):
 def ask(task, memory, question):
     """(details that the human tells for the first time, what it remembers after that)"""
     human = person(json.dumps(task))
-    _, told, memory = human.reply(memory, question, "plain")
+    _, told, memory = replied(human, memory, question, "plain")
     return told, memory
 
 
@@ -105,7 +105,7 @@ def greedy(tasks, questions):
         told, after = {}, {}
         for question in questions:
             if question not in chosen:
-                replies = [human.reply(memory, question, "plain") for human, memory in zip(people, memories)]
+                replies = [replied(human, memory, question, "plain") for human, memory in zip(people, memories)]
                 told[question] = sum(len(new) for _, new, _ in replies)
                 after[question] = [memory for _, _, memory in replies]
         best = max(told, key=told.get)

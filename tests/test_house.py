@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-NO_SCRIPTS = ("records", "sandbox", "server", "engines", "listener", "listener_words", "human", "function_words", "function_tasks", "page_tasks", "page_words",
+NO_SCRIPTS = ("records", "sandbox", "server", "engines", "listener_words", "own_facts", "listener", "human", "function_words", "function_tasks", "page_tasks", "page_words",
               "llm_tasks", "lm", "trees")    # modules without a command line
 MAY_IMPORT = {  # at the top of the file; what is imported inside a function comes second
     "records": (set(), set()),
@@ -27,7 +27,8 @@ MAY_IMPORT = {  # at the top of the file; what is imported inside a function com
     "server": ({"records"}, set()),
     "engines": ({"records", "server"}, {"lm"}),
     "listener_words": (set(), set()),
-    "listener": ({"listener_words"}, set()),
+    "own_facts": ({"listener_words"}, set()),
+    "listener": ({"listener_words", "own_facts"}, set()),
     "human": ({"records", "engines", "server", "listener"}, {"render", "page_words"}),
     "rollout": ({"records", "human", "engines", "server", "listener"}, {"sandbox", "render", "train_critic"}),
     "evaluate": ({"records", "sandbox"}, {"render", "page_words"}),

@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 import listener  # noqa: E402
 from function_tasks import draw_tasks  # noqa: E402
-from listener import Memory, plain, scripted_reply, sentences, stem, tables  # noqa: E402
+from listener import Memory, replied, scripted_reply  # noqa: E402
+from listener_words import plain, sentences, stem, tables  # noqa: E402
 
 KEPT = ("problem_description", "ground_truth", "facts", "terms", "sure", "test_cases")
 CONFIRMS = re.compile(r"(Yes\b|That's right|Right\.|You're right)")
@@ -97,7 +98,7 @@ def asked(task, fact, question, rng, more=2):
     others = [name for name in by_name(task) if name not in [*needs, fact["detail"]]
               and set(by_name(task)[name].get("needs") or []) <= set(needs)]
     told = rng.sample(others, min(len(others), rng.randint(0, more))) + needs
-    return human_of(task).reply(memory_of(task, told), question.format_map(slots(task, fact)), "plain")[:2]
+    return replied(human_of(task), memory_of(task, told), question.format_map(slots(task, fact)), "plain")[:2]
 
 
 def verdict_of(reply, told):
@@ -193,7 +194,7 @@ def test_a_proposal_is_confirmed_if_right_and_corrected_if_wrong(form):
     count = Counter()
     for task, fact, text, wrong in proposals():
         memory = memory_of(task, needed(task, fact["detail"]))
-        reply, told, _ = human_of(task).reply(memory, form.format(text), "plain")
+        reply, told, _ = replied(human_of(task), memory, form.format(text), "plain")
         verdict = verdict_of(reply, told)
         count[wrong, verdict] += 1
         assert (wrong, verdict) not in [(True, "yes"), (False, "no")], (text, reply, fact)
@@ -210,7 +211,7 @@ def test_in_a_summary_the_wrong_part_is_named_and_never_confirmed():
             told = list(dict.fromkeys(needed(task, one["detail"]) + needed(task, other["detail"])))
             if {one["detail"], other["detail"]} & set(told):
                 continue
-            reply = human_of(task).reply(memory_of(task, told), f"To sum up: {text}; {more}. Correct?", "plain")[0]
+            reply = replied(human_of(task), memory_of(task, told), f"To sum up: {text}; {more}. Correct?", "plain")[0]
             right = not (wrong or also)
             count[right, bool(CONFIRMS.match(reply)), bool(CORRECTS.match(reply))] += 1
             assert not (CORRECTS if right else re.compile("Yes|That's right")).match(reply), (text, more, reply)
@@ -281,10 +282,10 @@ def test_what_exists_is_never_denied():
         details = sorted(by_name(task), key=lambda name: len(needed(task, name)))
         for count in range(len(details) + 1):
             for question in ("Is there anything else I should know?", "Have I missed anything?", "Is that all?"):
-                reply, told, _ = human_of(task).reply(memory_of(task, details[:count]), question, "plain")
+                reply, told, _ = replied(human_of(task), memory_of(task, details[:count]), question, "plain")
                 assert (reply in tables()["says"]["nothing"]) == (count == len(details)), (reply, details[count:])
     hidden = [name for name in by_name(SHOP) if name != "big.except"]
-    assert human_of(SHOP).reply(memory_of(SHOP, hidden), "No exceptions, I take it?", "plain")[1] == ["big.except"]
+    assert replied(human_of(SHOP), memory_of(SHOP, hidden), "No exceptions, I take it?", "plain")[1] == ["big.except"]
 
 
 def test_asking_only_whether_there_is_more_does_not_tell_everything():
@@ -414,7 +415,7 @@ def test_a_yes_never_covers_a_claim_that_could_not_be_checked(more):
 def reply_after(task, details, message):
     """(reply, details told) of a human that has told some details and what they need, the last one last."""
     told = list(dict.fromkeys(name for detail in details for name in [*needed(task, detail), detail]))
-    return human_of(task).reply(memory_of(task, told), message, "plain")[:2]
+    return replied(human_of(task), memory_of(task, told), message, "plain")[:2]
 
 
 @pytest.mark.parametrize("message", ["So big orders always go by the bulk?", "Is it the bulk for every big order?",
