@@ -43,7 +43,7 @@ DOMAIN ?= backend
 NAME   ?= $(if $(LLM),demo-llm,$(if $(filter frontend,$(DOMAIN)),demo-frontend,demo))
 RUN     = runs/$(NAME)
 JOBS   ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count()))')
-AGENTS := base rejection-ft multi-turn-dpo policy-without-c policy after-imitation
+AGENTS := base rejection-ft multi-turn-dpo policy-without-c policy dpo-after-imitation after-imitation
 ROWS   := $(AGENTS)
 
 # A small transformer first learns to ask for every detail and to copy it (the first model). The base agent starts there
@@ -161,6 +161,11 @@ $(RUN)/multi-turn-dpo/config.json: $(RUN)/train.metrics.json
 	$(call stage,baseline: multi-turn DPO)
 	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) --method multi-turn-dpo $(TRAJECTORY)
 
+$(RUN)/dpo-after-imitation/config.json: $(RUN)/rejection-ft/config.json
+	$(call stage,baseline: multi-turn DPO after imitation)
+	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) --method multi-turn-dpo $(TRAJECTORY) \
+	  --model $(RUN)/rejection-ft --out $(RUN)/dpo-after-imitation
+
 # $(call plays,suffix of the files,split,flags): an agent and held-out tasks
 define plays
 $(RUN)/%.$(1).rollout.json: $(RUN)/%/config.json
@@ -179,9 +184,10 @@ $(RUN)/policy.test.annotated.done: $(RUN)/policy.test.metrics.json $(RUN)/critic
 	@touch $@
 
 # The rows by their methods' names.
-method-policy           := sweet-rl
-method-policy-without-c := sweet-rl-without-c
-method-after-imitation  := sweet-rl-after-imitation
+method-policy              := sweet-rl
+method-policy-without-c    := sweet-rl-without-c
+method-after-imitation     := sweet-rl-after-imitation
+method-dpo-after-imitation := multi-turn-dpo-after-imitation
 COMPARE = $(foreach agent,$(ROWS),$(or $(method-$(agent)),$(agent))=$(RUN)/$(agent).test.$(if \
   $(filter policy,$(agent)),annotated,scored).jsonl)
 

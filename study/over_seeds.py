@@ -25,8 +25,9 @@ TABLE = Path(__file__).with_name("results.tsv")
 COLUMNS = ["setting", "seed", "agent", "metric", "value"]
 AGENTS = {    # name of the folder: title
     "base": "base", "rejection-ft": "rejection fine-tuning", "multi-turn-dpo": "multi-turn DPO",
-    "policy-without-c": "SWEET-RL without c", "policy": "SWEET-RL", "after-imitation": "SWEET-RL after imitation",
-    "dpo-after-imitation": "multi-turn DPO after imitation", "twice-dpo": "multi-turn DPO, twice the episodes",
+    "policy-without-c": "SWEET-RL without c", "policy": "SWEET-RL",
+    "dpo-after-imitation": "multi-turn DPO after imitation", "after-imitation": "SWEET-RL after imitation",
+    "twice-dpo": "multi-turn DPO, twice the episodes",
     "policy-likelihood": "SWEET-RL, likelihood in place of Eq. 2", "policy-sum": "SWEET-RL, sums in Eq. 3",
     "policy-truth": "SWEET-RL, candidates ranked by their worth",
     "grpo": "GRPO", "round-2-dpo": "multi-turn DPO, second round", "round-2-policy": "SWEET-RL, second round"}
@@ -112,7 +113,7 @@ LABELS, PANEL, ROW, TOP = 250, 420, 34, 44    # pixels
 
 def draw(numbers, metric="success"):
     """The picture as SVG: a dot for each seed, a bar for the mean, a diamond for the paper's 8B agent."""
-    drawn = [agent for agent in PAPER | {"after-imitation": None} if metric in numbers.get(agent, {})]
+    drawn = [agent for agent in [*PAPER, "dpo-after-imitation", "after-imitation"] if metric in numbers.get(agent, {})]
     bottom = TOP + ROW * len(drawn)
     svg = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LABELS + PANEL + 30} {bottom + 34}" '
            'font-family="sans-serif" font-size="13"><rect width="100%" height="100%" fill="white"/>',

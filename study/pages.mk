@@ -16,7 +16,8 @@ POLICY      := --beta 2 --nll 1 --lr 2e-4 --epochs 1 --pairs-per-turn 4
 REJECTION   := --lr 1e-3 --batch-size 16 --min-reward 0.9 --epochs 4
 TRAJECTORY  := $(PAIRS) --beta 0.5 --nll 1 --lr 4e-4 --epochs 2
 SHOW        := --report-limit 60
-ROWS        := base rejection-ft multi-turn-dpo policy    # the paper's; the study plays all
+ROWS        := base rejection-ft multi-turn-dpo policy    # the paper's; the study plays these two as well
+AGENTS      := $(ROWS) policy-without-c after-imitation
 # The settings above are the best of three trials a method on seed 1 (study.mk).
 trial-rejection-2 = $(IMITATE) --min-reward 0.95
 trial-rejection-3 = $(IMITATE) --min-reward 0.95 --lr 5e-4

@@ -81,9 +81,6 @@ $(RUN)/truth.ranked.done: $(RUN)/train.ranked.done    # what would a perfect cri
 $(RUN)/policy-%/config.json: $(RUN)/%.ranked.done
 	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) $(SWEET) --in $(RUN)/$*.ranked.jsonl --out $(@D)
 
-$(RUN)/dpo-after-imitation/config.json: $(RUN)/rejection-ft/config.json
-	$(EACH) train_policy.py $(FLAGS) $(FIT) --run-name $(NAME) $(DPO) --model $(RUN)/rejection-ft --out $(@D)
-
 # As many sampled tokens as SWEET-RL with its candidates: twice the episodes.
 $(RUN)/twice.rollout.json: $(RUN)/base/config.json
 	$(EACH) rollout.py $(FLAGS) --run-name $(NAME) --split train --in $(RUN)/tasks/train.jsonl $(TWICE) $(PLAY) \
@@ -112,7 +109,7 @@ $(eval $(call round,multi-turn-dpo,dpo))
 at = $(foreach agent,$(2),$(RUN)/$(agent).$(1).metrics.json)
 rows:   $(call at,test,$(AGENTS))
 trials: $(call at,val,$(TRIALS))
-equal:  $(call at,test,twice-dpo dpo-after-imitation)
+equal:  $(call at,test,twice-dpo)
 parts:  $(call at,test,policy-likelihood policy-sum)
 truth:  $(call at,test,policy-truth)
 grpo:   $(call at,test,grpo)
