@@ -36,8 +36,26 @@ def tables():
     found["aspects"] = {name: aspect | {
         "sure": pattern(aspect["sure"]), "likely": [*map(pattern, aspect.get("likely", "").split("\n"))][:-1],
         "kinds": [kinds.split("/") for kinds in aspect["kinds"]]} for name, aspect in found["aspects"].items()}
-    return found | {"weights": weights({name: [features(plain(line)) for line in aspect.get("asked", "").splitlines()]
-                                        for name, aspect in found["aspects"].items()})}
+    asked = {}
+    for name, aspect in found["aspects"].items():
+        lines = aspect.get("asked", "").splitlines()
+        asked[name] = [features(plain(line)) for line in lines]
+    return found | {"weights": weights(asked)}
+
+
+def act(name):
+    """A pattern of [acts]: what a sentence does."""
+    return tables()["acts"][name]
+
+
+def matches(name, text):
+    """The first match of a pattern of [acts], or None."""
+    return tables()["acts"][name].search(text)
+
+
+def without(name, text):
+    """A text without what a pattern of [acts] matches."""
+    return tables()["acts"][name].sub("", text)
 
 
 def features(text):
@@ -56,14 +74,18 @@ def weights(asked):
     total, found = sum(map(len, asked.values())), {}
     for feature, number in sum(counts.values(), Counter()).items():
         share = number / total
-        found[feature] = {name: math.log((counts[name][feature] + 3 * share) / (len(rows) + 3) / share)
-                          if rows else 0 for name, rows in asked.items()}
+        found[feature] = {}
+        for name, rows in asked.items():
+            its_share = (counts[name][feature] + 3 * share) / (len(rows) + 3)
+            found[feature][name] = math.log(its_share / share) if rows else 0
     return found
 
 
 def says(name, *key, fill=""):
     """One of the human's own sentences, always the same for the same key."""
-    return (texts := data()["says"][name])[zlib.crc32(repr(key).encode()) % len(texts)].format(fill)
+    texts = data()["says"][name]
+    choice = zlib.crc32(repr(key).encode()) % len(texts)
+    return texts[choice].format(fill)
 
 
 @cache
@@ -82,11 +104,6 @@ def words_of(text):
 @cache
 def stop_stems():
     return set(map(stem, data()["words"]["stop"]))
-
-
-def stems_of(text):
-    """The stems of the words that carry meaning."""
-    return [stem(word) for word in words_of(text) if word not in data()["words"]["stop"]]
 
 
 def plain(text):

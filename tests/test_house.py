@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-NO_SCRIPTS = ("records", "sandbox", "server", "engines", "listener_words", "own_facts", "listener", "human", "function_words", "function_tasks", "page_tasks", "page_words",
-              "llm_tasks", "lm", "trees")    # modules without a command line
+NO_SCRIPTS = ("records", "sandbox", "server", "engines", "listener_words", "listener_reading", "listener_topics",
+              "listener_claims", "listener_cases", "own_facts", "listener", "human", "function_words", "function_tasks",
+              "page_tasks", "page_words", "llm_tasks", "lm", "trees")    # modules without a command line
 MAY_IMPORT = {  # at the top of the file; what is imported inside a function comes second
     "records": (set(), set()),
     "sandbox": ({"records"}, set()),
@@ -28,7 +29,12 @@ MAY_IMPORT = {  # at the top of the file; what is imported inside a function com
     "engines": ({"records", "server"}, {"lm"}),
     "listener_words": (set(), set()),
     "own_facts": ({"listener_words"}, set()),
-    "listener": ({"listener_words", "own_facts"}, set()),
+    "listener_reading": ({"listener_words"}, set()),
+    "listener_topics": ({"listener_words", "listener_reading"}, set()),
+    "listener_claims": ({"listener_words", "listener_reading", "listener_topics"}, set()),
+    "listener_cases": ({"listener_words", "listener_reading", "listener_claims"}, set()),
+    "listener": ({"listener_words", "listener_reading", "listener_topics", "listener_claims", "listener_cases",
+                  "own_facts"}, set()),
     "human": ({"records", "engines", "server", "listener"}, {"render", "page_words"}),
     "rollout": ({"records", "human", "engines", "server", "listener"}, {"sandbox", "render", "train_critic"}),
     "evaluate": ({"records", "sandbox"}, {"render", "page_words"}),

@@ -654,3 +654,54 @@ def test_a_right_denial_is_confirmed(message):
 def test_a_code_snippet_is_not_taken_for_words():
     reply, told = reply_after(SHOP, ALL, "I'd write `sum(o['price'] for o in orders)`. Does that match?")
     assert reply in tables()["says"]["code"] and not told
+
+
+@pytest.mark.parametrize("form", ["How high must {} be for that?", "And what does {} have to reach?",
+                                  "At what level of {} does it begin?"])
+def test_who_names_a_formula_and_asks_for_a_limit_gets_it(form):
+    count = 0
+    for task, fact in facts_about("formula"):
+        kind = next((each["term"] for each in task["facts"] if each["detail"] in (fact.get("needs") or [])), None)
+        limit = by_name(task).get(f"{kind}.limit")
+        if limit and task["details"][limit["detail"]] != "average":
+            said = "the total of " + " and ".join(fact["values"]["field"])
+            reply, told = reply_after(task, [fact["detail"]], form.format(said))
+            assert told == [limit["detail"]], reply
+            count += 1
+    assert count > 2
+
+
+@pytest.mark.parametrize("message", ["So that goes for all of them, with no exceptions at all?", "Nothing on top of that?",
+                                     "Always, with no extras or caps?", "Does that go for everybody?"])
+def test_no_exceptions_is_no_question_about_an_empty_list(message):
+    for task, fact in facts_about("empty"):
+        told = [name for name in by_name(task) if name != "empty"]
+        reply, new = reply_after(task, told, message)
+        assert new == [] and fact["reply"] not in reply, (message, reply)
+
+
+def test_a_right_cap_is_confirmed():
+    count = 0
+    for task, fact in facts_about("extra"):
+        number = (fact["values"].get("number") or [0])[0]
+        if fact["values"].keys() <= {"number"} and number:
+            reply, _ = reply_after(task, [fact["detail"]], f"So the {slots(task, fact)['measure']} is at most {number}?")
+            assert CONFIRMS.match(reply), reply
+            count += 1
+    assert count > 1
+
+
+def test_exceptions_to_a_limit_are_asked_for_even_with_its_number():
+    reply, told = reply_after(SHOP, [name for name in ALL if name != "big.except"], "Any exceptions to the 20 for big orders?")
+    assert told == ["big.except"], reply
+    reply, told = reply_after(SHOP, ALL, "Is that the same for all big orders, with the 20?")
+    assert told == []
+
+
+def test_a_term_before_a_dash_is_what_is_asked_about():
+    for task, fact in facts_about("define"):
+        measure = next((each for each in task["facts"] if each["aspect"] == "formula"), None)
+        if measure and measure["detail"] not in (fact.get("needs") or []):
+            slot, other = slots(task, fact), slots(task, measure)["measure"]
+            told = reply_after(task, [], f"What about the {slot['terms']} - is it the {slot['field']}, or the {other}?")[1]
+            assert told == [(needed(task, fact["detail"]) or [fact["detail"]])[0]]

@@ -1151,8 +1151,8 @@ def test_ctrl_c_ends_in_one_line_and_leaves_whole_lines(world, tmp_path, wait):
 
 
 def test_the_file_runs_beside_copies_of_what_it_imports(world, tmp_path):
-    for name in ("rollout.py", "engines.py", "server.py", "human.py", "listener.py", "listener_words.py", "own_facts.py", "listener.toml",
-                 "records.py"):
+    for name in ("rollout.py", "engines.py", "server.py", "human.py", "records.py", "own_facts.py", "listener.toml",
+                 *(path.name for path in ROOT.glob("listener*.py"))):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     with Stub() as stub:
         done = subprocess.run([sys.executable, "rollout.py", "--in", world / "tasks.jsonl", "--model", stub.url,

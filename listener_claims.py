@@ -1,0 +1,421 @@
+"""Whether a proposal is right.
+
+"So big orders are those with 20 or more, and ties go by name?" A sentence is cut into claims where it begins to speak
+of another term or aspect. For each claim the fact is found that it is about. Then the tokens of the claim are compared
+with those of the fact, kind by kind: its number, its edge, its keys, its words. This gives a verdict:
+- right: all that it says is so,
+- open: what it says is so, and something is left unsaid,
+- unsure: it says more than can be checked,
+- partly: some of it is so,
+- wrong: nothing of it is so,
+- "": it says nothing about the fact.
+
+A formula is compared by what comes of it. "Three times the price" is right if it gives the same numbers as the fact.
+"""
+import operator
+import re
+from itertools import chain
+
+from listener_reading import CHOICES, HEADS, HIDDEN, LIMITS, RESULT
+from listener_topics import HEARD, Matcher
+from listener_words import CONTENT, act, data, matches, plain, says, stem, tables, without
+
+NEXT = {("high", "out"): 1, ("high", "in"): -1, ("low", "out"): -1, ("low", "in"): 1}    # (end, edge) -> step beyond it
+STEPS = {"*": operator.mul, "+": operator.add, "-": operator.sub, "cap": min}
+CORRECTED = {"wrong", "partly"}
+
+# How much more a proposal speaks for a fact than a question does.
+CLAIMED, AGREES, NAMES_HIDDEN = 0.5, 1.5, 5
+
+
+class Judge(Matcher):
+    """Judges what a sentence proposes."""
+
+    # ---- The answer
+
+    def judge(self, claims, memory, alone):
+        """(sentences, details settled, the last fact) in answer to proposals
+
+        claims: detail -> verdict. alone: nothing else is asked, so a yes must be said.
+        """
+        wrong = [name for name, grade in claims.items() if grade in CORRECTED]
+        right = [name for name in claims if name not in wrong]
+        fresh = [name for name in right if name not in memory.told]
+        if wrong:
+            return self.corrected(wrong[0], right, fresh, claims)
+        if not right or not (alone or fresh):
+            return [], [], None
+        unsure = [name for name in right if claims[name] == "unsure"]
+        # What a term means is said in full, even if it was guessed.
+        meanings = [name for name in fresh if self.by_name[name].aspect in HEADS]
+        incomplete = [name for name in fresh if claims[name] != "right" or name in meanings]
+        in_full = incomplete[:2] or unsure[:1]
+        lead = ""
+        if unsure:
+            lead = says("exact", *right)
+        elif alone:
+            lead = says("yes", *right, memory.turn)
+        settled = [name for name in fresh if claims[name] == "right" or name in in_full]
+        replies = [self.by_name[name].reply for name in in_full]
+        return [lead, *replies], settled, self.by_name[right[-1]]
+
+    def corrected(self, name, right, fresh, claims):
+        """The same if a claim is wrong: the fact that it is about is said."""
+        fact = self.by_name[name]
+        if any(self.by_name[other].term != fact.term for other in right):
+            lead = f"Right, except for {self.label(fact)}."
+        elif claims[name] == "partly" or fact.is_hidden:
+            lead = "Not quite."
+        else:
+            lead = "No."
+        settled = [other for other in fresh if claims[other] == "right"]
+        return [lead, fact.reply], [*settled, name], fact
+
+    # ---- The claims of a sentence
+
+    def check(self, sentence, memory):
+        """(detail -> verdict on a sentence's claims, the claims that nothing is known about)"""
+        says_always = matches("universal", self.with_terms(sentence))
+        found, unknown = {}, []
+        for clause in self.clauses(without("lead_in", sentence), memory):
+            heard = self.read(clause, memory)
+            target, of_result = self.claimed(heard, memory)
+            if target:
+                found = self.verdicts(target, of_result, heard, memory) | found
+                if says_always:
+                    found |= self.exception_denied(target, found.get(target.name), memory)
+            elif heard.terms or heard.best_aspect()[1] or any(heard.said[kind] for kind in CONTENT):
+                unknown.append(clause.strip(" ,;"))
+            topics = [target.term] if target else heard.terms
+            memory = memory.after(topics=topics)
+        return found, unknown
+
+    def exception_denied(self, target, grade, memory):
+        """The verdict on "always" about a fact that has an exception, which was not told yet."""
+        exceptions = [fact for fact in self.facts_about(*HIDDEN)
+                      if fact.term == target.term and fact.name not in memory.told]
+        if not exceptions or grade not in ("right", "unsure"):
+            return {}
+        if target.name in memory.told:
+            return {exceptions[0].name: "partly"}
+        return {target.name: "unsure"}
+
+    def clauses(self, sentence, memory):
+        """The claims of a sentence: it is cut where another term or aspect begins, not inside a list."""
+        clauses, subject = [""], set()
+        pieces = ["", *act("cuts").split(sentence)]    # a mark or conjunction, what follows it, the next one, ...
+        for cut, rest in zip(pieces[::2], pieces[1::2]):
+            piece = cut + rest
+            heard = self.read(piece, memory)
+            about = self.subject(heard, memory)
+            speaks_of_others = matches("others", self.shadow(piece))
+            if cut == "but" and heard.said["word"]:
+                speaks_of_others = True
+            begins = cut == ";" or about - subject or speaks_of_others
+            goes_on = not subject or matches("cases", clauses[-1])    # "If two are equal, ..."
+            if begins and not goes_on:
+                clauses.append("")
+            subject = about or subject
+            clauses[-1] += piece
+        return [clause for clause in clauses if re.search(r"\w", clause)]
+
+    def subject(self, heard, memory):
+        """The terms and aspects that a piece of a sentence is about, without those that any claim may seem to fit."""
+        about = set(heard.terms or self.taken_up(heard, memory))
+        about |= set(filter(heard.fits, heard.aspects))
+        about -= {"define", *CHOICES}
+        if "formula" not in self.aspects_here:
+            about.discard("formula")
+        return about
+
+    # ---- The fact that a claim is about
+
+    def claimed(self, heard, memory):
+        """(the fact that a claim is about, or None; the facts of its aspects that concern the result)"""
+        of_result = [fact for fact in self.facts_about(*RESULT) if heard.fits(fact.aspect)]
+        formulas = self.formulas_named(heard)
+        if formulas and "average" in heard.said["way"] and "len(found)" not in self.reference:
+            return None, of_result
+        worked_out = None if of_result else self.fact_worked_out(heard, memory)
+        if worked_out:
+            return worked_out, of_result
+        scores = [(HEARD, None)]
+        for fact in of_result or formulas or self.facts:
+            grade = self.verdict(fact, heard, memory.told)
+            if grade and self.can_be_claimed(fact, heard, memory, formulas):
+                bonus = self.bonus(fact, grade, heard)
+                if bonus:
+                    scores.append((self.score(fact, heard, memory) + bonus, fact))
+        return max(scores, key=lambda pair: pair[0])[1], of_result
+
+    def formulas_named(self, heard):
+        """The formulas of exactly the keys that a claim names."""
+        keys = heard.said["field"]
+        if len(keys) < 2:
+            return []
+        with_extra = {fact.term for fact in self.facts_about("extra") if fact.shared(heard.said, "word")}
+        return [fact for fact in self.facts_about("formula")
+                if fact.about["field"] == keys and fact.term not in with_extra]
+
+    def fact_worked_out(self, heard, memory):
+        """The formula, or the extra, that does what a claim works out."""
+        near = {*heard.terms, *self.topics(memory)}
+        for fact in self.facts_about("formula", "extra"):
+            if fact.name in memory.told or fact.term in near:
+                if self.result_of(fact.term, heard.text) == fact.aspect:
+                    return fact
+        return None
+
+    def can_be_claimed(self, fact, heard, memory, formulas):
+        """Whether a claim, which fits a fact by its tokens, can be about it: a number alone says nothing about it."""
+        meant = self.is_once_and_meant(fact, heard)
+        named = fact.term in heard.terms
+        by_its_key = fact.aspect in LIMITS and fact.about["field"] & heard.terms.keys()
+        needs_its_name = heard.terms and fact.term and fact.aspect not in RESULT
+        if needs_its_name and not (named or meant or by_its_key):
+            return False
+        if fact.aspect in ("count", "empty") and not heard.fits(fact.aspect):
+            return False
+        # "The total of the price", "guests added up over the big orders": not about which orders are meant.
+        summed = heard.said["way"] & {"sum", "max"}
+        among = not named or matches("among", self.with_terms(heard.text))
+        if fact.aspect == "define" and summed and among:
+            return False
+        if fact.aspect in HEADS:    # a proposal for a meaning is one for the term that was named, or is the topic
+            return named or meant or formulas or fact.term in memory.topics[-1:]
+        return fact.name in memory.told or self.concerns(fact, heard, memory)
+
+    def bonus(self, fact, grade, heard):
+        """What a claim's verdict adds to the score of a fact; 0 if the claim is too vague to be about it."""
+        best, surely = heard.best_aspect()
+        kinds = ["word"]
+        if fact.aspect == "extra" and not fact.about["word"]:
+            kinds = ["number", "field"]
+        named = any(fact.shared(heard.said, kind) for kind in kinds)
+        vague = fact.is_hidden and (not named or grade == "open" and not heard.said["ever"])
+        right_about_term = grade == "right" and fact.term in heard.terms and best not in CHOICES
+        fits = self.points(fact, heard) > 0 or right_about_term
+        if fact.is_hidden and not named:
+            fits = False
+        if not fits and (vague or surely and not named):
+            return 0
+        bonus = CLAIMED
+        if grade in ("right", "open"):
+            bonus += AGREES
+        if fact.is_hidden and not vague:
+            bonus += NAMES_HIDDEN
+        return bonus
+
+    # ---- The verdict
+
+    def verdicts(self, target, of_result, heard, memory):
+        """What a claim about a fact says about this and the other facts of its term: detail -> verdict."""
+        facts = [target]
+        for fact in self.facts:
+            if fact != target and (fact in of_result or self.is_beside(fact, target)):
+                facts.append(fact)
+        known = {*memory.told, *(fact.name for fact in facts)}
+        no_such_key = matches("missing", heard.text)    # There is no key called "value".
+        found = {}
+        for fact in facts:
+            grade = self.verdict(fact, heard, memory.told)
+            is_doubtful = False    # whether it is no claim about the meaning of a term
+            if fact.aspect in HEADS:
+                seems_wrong = grade in CORRECTED and fact != target
+                keys = fact.shared(heard.said, "field")
+                aside = self.points(fact, heard) <= 0 and len(keys) < 2
+                is_doubtful = no_such_key or seems_wrong and aside
+            if grade and not is_doubtful and known.issuperset(fact.needs):
+                found[fact.name] = grade
+        return found
+
+    def is_beside(self, fact, target):
+        """Whether one claim may speak of two facts: they have one term, and none is an exception."""
+        same_term = target.term and fact.term == target.term
+        return same_term and not fact.is_hidden and not target.is_hidden
+
+    def verdict(self, fact, heard, told):
+        """What a claim says about a fact: right, open, unsure, partly, wrong, or "" (see above)."""
+        if fact.aspect in ("empty", "ties"):    # not what stands in "if nothing is left"
+            heard = heard._replace(said=self.said(without("supposed", heard.text)))
+        if fact.aspect in ("formula", "extra"):
+            worked_out = self.result_of(fact.term, heard.text)
+            if worked_out:
+                return "right" if worked_out == fact.aspect else ""
+        if fact.aspect in LIMITS and self.is_limit_in_other_words(fact, heard.said):
+            return "right" if "edge" in fact.values and fact.name in told else "unsure"
+        grades, keys, at_core = self.grades(fact, heard, told)
+        if not at_core or grades == {"open"}:
+            return ""
+        if not keys and fact.aspect in ("define", "formula"):
+            return ""
+        if grades & CORRECTED:
+            return "partly" if grades & {"right", "partly"} else "wrong"
+        for grade in ("unsure", "open", "right"):
+            if grade in grades:
+                return grade
+        return ""
+
+    def is_limit_in_other_words(self, fact, said):
+        """Whether a claim gives the last number on the other side of a limit: "over 2" is "3 or more"."""
+        step = NEXT.get((*said["end"], *said["edge"]))
+        if not step or fact.values.get("edge") == said["edge"]:
+            return False
+        numbers = [number for number in said["number"] if re.fullmatch(r"\d{1,9}", number)]
+        return {str(int(number) + step) for number in numbers} == fact.values.get("number")
+
+    def grades(self, fact, heard, told):
+        """(verdicts on the kinds of a claim, the keys that it names, whether it speaks of what matters in the fact)"""
+        groups = tables()["aspects"].get(fact.aspect, {}).get("kinds")
+        groups = groups or [[kind] for kind in fact.values]
+        fits = heard.fits(fact.aspect)
+        grades, keys, at_core, has_core = set(), set(), False, False
+        for place, kinds in enumerate(groups):
+            mine_of = [kind for kind in kinds if kind in fact.values]
+            kind = mine_of[0] if mine_of else kinds[0]
+            if place == 0:
+                has_core = bool(mine_of)
+            if self.is_settled_elsewhere(fact, kind) or kind == "join" and len(keys) < 2:
+                continue
+            mine = fact.values.get(kind, set())
+            theirs = self.tokens(fact, kind, heard, mine, told)
+            if kind == "field":
+                keys = theirs
+            # The claim fits the aspect, but says it in another way than the fact: with a word, not a number.
+            says_other = any(heard.said[other] for other in kinds)
+            otherwise = fits and mine and not theirs and says_other
+            matters = place == 0 or not has_core or kind == "edge" and heard.fits("edge")
+            at_core = at_core or bool(otherwise or matters and mine and theirs)
+            grades.add("wrong" if otherwise else self.grade(fact, kind, mine, theirs, told))
+        grades.discard("")
+        if fact.aspect == "formula" and ("open" in grades or len(fact.values.get("op", ())) > 1):
+            grades.add("unsure")    # the order of its steps cannot be checked
+        return grades, keys, at_core and not self.lacks_subject(fact, heard)
+
+    def is_settled_elsewhere(self, fact, kind):
+        """Whether a kind is no part of a fact: another fact has a limit's edge, and ties settle which end is first."""
+        if kind == "end" and "ties" in fact.values:
+            return True
+        return kind != fact.aspect and (fact.term, kind) in self.settled_by_facts
+
+    def lacks_subject(self, fact, heard):
+        """Whether a claim does not say what would be so: "Does Bern count, too?" is not about an edge."""
+        if fact.aspect == "edge":
+            return not heard.said["number"] and not heard.fits("edge")
+        if fact.aspect == "order":
+            return not heard.said["field"] and self.points(fact, heard) <= 0
+        return False
+
+    def grade(self, fact, kind, mine, theirs, told):
+        """The verdict on the tokens of one kind, given those of the fact."""
+        if not theirs:
+            return "open" if mine else ""
+        if not mine:
+            return "unsure"
+        if theirs == mine or kind == "form" and theirs <= mine:
+            vague = theirs == {"figures"} != mine    # which several forms show
+            only_what_is_looked_for = kind == "field" and mine <= self.requested_keys & self.labels
+            return "unsure" if vague or only_what_is_looked_for else "right"
+        if kind == "number" and mine < theirs:
+            return "unsure"
+        if fact.name in told and kind in ("field", "word") and theirs < mine:    # it refers to what was told
+            return ""
+        return "partly" if theirs & mine else "wrong"
+
+    # ---- The tokens of a claim that are about a fact
+
+    def tokens(self, fact, kind, heard, mine, told):
+        """What a claim about a fact says of a kind, less what it says of other facts beside."""
+        if kind == "field":
+            return self.claimed_keys(fact, heard, mine)
+        if kind == "join":
+            return self.claimed_join(heard)
+        theirs = heard.said[kind]
+        if kind == "word" and fact.aspect == "empty" and not theirs:
+            theirs = heard.said["mark"]    # a dash may be what is returned for nothing
+        left = theirs
+        for other in self.facts if kind in CONTENT else ():
+            if other.name in told and (kind == "number" or other.term == fact.term):
+                left = left - (other.about[kind] - mine)
+        return left or theirs
+
+    def claimed_join(self, heard):
+        """The "and" or "or" that stands last between a number and a word."""
+        text = self.vocabulary.sub("_label", self.shadow(heard.text))
+        between = re.search(r"_figure.*?_label|_label.*?_figure", text)
+        joins = re.findall(r"\b(?:and|or)\b", between[0]) if between else []
+        return set(joins[-1:]) or heard.said["join"]
+
+    def claimed_keys(self, fact, heard, mine):
+        """The keys that a claim about a fact names, less those that only say what it is about."""
+        own = set().union(*self.name_stems.get(fact.term, []))
+        own = {self.key_of.get(word) for word in own}
+        said = heard.said["field"]
+        keys = said - (own - mine)
+        if fact.aspect == "group":
+            keys = keys & self.labels or keys
+        of_each = self.keys_in(act("each").findall(heard.text))    # "for each customer"
+        keys = keys - (of_each - mine)
+        is_share = fact.aspect == "define" and matches("share", self.with_terms(heard.text))
+        names_subject = fact.term not in heard.terms and not matches("pronoun", heard.text)
+        if is_share or names_subject:
+            names = list(chain(*(self.name_stems[term] for term in heard.terms)))
+            keys = {key for key in keys if key in mine or {stem(key)} not in names}
+        return keys - (self.requested_keys - mine) or keys
+
+    # ---- What a claim works out
+
+    def result_of(self, term, text):
+        """Whether what a text works out is what the formula of a term does ("formula"), or that with its extra.
+
+        Both are worked out for two rows of numbers that give different results for different formulas.
+        """
+        facts = {fact.aspect: fact for fact in self.facts if fact.term == term}
+        keys = set()
+        for fact in facts.values():
+            keys |= fact.about["field"]
+        keys, rows = sorted(keys), []
+        for n in (7, 11):
+            rows.append({key: str(n ** place + 3) for place, key in enumerate(keys, 1)})
+        theirs = [self.result(text, row) for row in rows]
+        if None in theirs:
+            return ""
+        mine = theirs
+        if "formula" in facts:
+            mine = [self.result(facts["formula"].reply, row) for row in rows]
+        if theirs == mine:
+            return "formula"
+        if "extra" not in facts:
+            return ""
+        extra = facts["extra"]
+        more = [self.with_extra(total, extra, row) for total, row in zip(mine, rows)]
+        return "extra" if theirs == more else ""
+
+    def with_extra(self, total, extra, row):
+        """What an extra makes of what a formula comes to, None if the row has no number for it."""
+        keys = extra.about["field"]
+        numbers = extra.about["number"] or map(row.get, keys)
+        number = next(iter(numbers), None)
+        if not number or total is None:
+            return None
+        steps = [step for step in extra.values.get("op", ()) if step in STEPS]
+        step = STEPS[steps[0] if steps else "cap"]
+        return step(total, int(number))
+
+    def result(self, text, row):
+        """What comes of a text, "the price times 3", with the numbers of a row; None if it works nothing out."""
+        text, braces = re.subn(r"(, )?(and )?all (of )?that", " ) ", plain(text))    # "a plus b, all of that times 2"
+        words = re.findall(r"[a-z]\w*|\d{1,9}|[-+*()]", "( " * braces + text)
+        code = " ".join(self.in_code(word, row) for word in words)
+        found = re.search(r"[( ]*+\d++[) ]*+([-+*][( ]*+\d++[) ]*+)+", code[:200])
+        try:
+            return eval(found[0].strip()) if found else None
+        except SyntaxError:    # a bracket is missing
+            return None
+
+    def in_code(self, word, row):
+        """A word of a formula as Python: a key as its number, "plus" as +, and nothing for other words."""
+        if word[0].isalpha():
+            key = self.key_of.get(stem(word))
+            return row[key] if key in row else data()["spoken"].get(word, "")
+        return word.lstrip("0") or "0"
