@@ -30,9 +30,11 @@ class Matcher(Reader):
         return [self.by_name[need] for need in fact.needs if need in self.by_name]
 
     def first(self, fact, told):
-        """The fact, or what must be told before it."""
-        while missing := [need for need in self.needed(fact) if need.name not in told]:
+        """The fact, or what must be told before it. Facts that need each other are told as they are asked for."""
+        passed = {*told, fact.name}
+        while missing := [need for need in self.needed(fact) if need.name not in passed]:
             fact = missing[0]
+            passed.add(fact.name)
         return fact
 
     def is_next(self, fact, memory):

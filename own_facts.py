@@ -43,16 +43,18 @@ class OwnFacts:
         """(sentences of the reply, details told for the first time, the memory after it)"""
         parts = sentences(plain(message))
         parts = [part for part in parts if part.endswith("?")] or parts
-        found = {fact.name: fact for fact in (self.meant(part, memory.told) for part in parts) if fact}.values()
+        found = []
+        for part in parts:
+            fact = self.meant(part, memory.told)
+            if fact and fact not in found:
+                found.append(fact)
         untold = [fact for fact in found if fact.name not in memory.told]
         told = []
         if self.answer and any(set(self.answer) <= set(meanings(part)) for part in parts):
             words = [says("found", message)]
         elif untold:
-            fact = untold[0]
-            while missing := [need for need in fact.needs if need in self.by_name and need not in memory.told]:
-                fact = self.by_name[missing[0]]
-            words = [says("first", message)] * (len(untold) > 1) + [fact.reply]
+            fact = self.first(untold[0], memory.told)
+            words = [says("first", message), fact.reply] if len(untold) > 1 else [fact.reply]
             told = [name for name in dict.fromkeys([fact.name, *fact.implies]) if name not in memory.told]
         elif found:
             words = [self.again(found, message, memory.told)]
@@ -60,13 +62,24 @@ class OwnFacts:
             words = [self.at_a_loss(message, memory)]
         return words, told, memory._replace(told=(*memory.told, *told), turn=memory.turn + 1)
 
+    def first(self, fact, told):
+        """The fact, or what must be told before it. Facts that need each other are told as they are asked for."""
+        passed = {*told, fact.name}
+        while missing := [need for need in fact.needs if need in self.by_name and need not in passed]:
+            fact = self.by_name[missing[0]]
+            passed.add(fact.name)
+        return fact
+
     def meant(self, question, told):
         """The fact that a question is about, or None. Of facts that fit alike, one that was not told yet."""
         scores, total = self.scores(question)
-        best, second, *_ = [*sorted(scores, key=lambda name: (-scores[name], name in told)), "", ""]
-        score, ahead = scores.get(best, 0), scores.get(best, 0) - scores.get(second, 0)
-        clear = score and score >= ENOUGH * total or score >= MUCH and ahead >= AHEAD
-        return self.by_name[best] if clear else None
+        ranking = sorted(scores, key=lambda name: (-scores[name], name in told))
+        if not ranking or not scores[ranking[0]]:
+            return None
+        score = scores[ranking[0]]
+        ahead = score - scores[ranking[1]] if len(ranking) > 1 else score
+        is_clear = score >= ENOUGH * total or score >= MUCH and ahead >= AHEAD
+        return self.by_name[ranking[0]] if is_clear else None
 
     def scores(self, question):
         """({name of a fact: how many words of a question it covers}, how many words there are), by weight"""

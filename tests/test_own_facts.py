@@ -66,3 +66,11 @@ def test_two_questions_get_one_answer_and_what_is_left_is_named():
 def test_facts_without_aspects_are_heard_by_their_words():
     human = listener(json.dumps({"terms": None, "sure": None, "test_cases": None, "ground_truth": None, **PARCELS}))
     assert isinstance(human, own_facts.OwnFacts)
+
+
+def test_facts_that_need_each_other_end_no_run():
+    circle = task("Do it.", ("size", ["How big is it?"], "Ten.", ["colour"]), ("colour", ["Which colour?"], "Red.", ["size"]))
+    assert [told for _, told in talk(circle, "How big is it?", "Which colour?", "How big is it?")] == [["colour"], [], ["size"]]
+    for fact in circle["facts"]:
+        fact |= {"term": fact["detail"], "aspect": "define"}
+    assert talk(circle, "What is the size?")[0][0]
