@@ -404,7 +404,7 @@ class Judge(Matcher):
 
     def result(self, text, row):
         """What comes of a text, "the price times 3", with the numbers of a row; None if it works nothing out."""
-        text, braces = re.subn(r"(, )?(and )?all (of )?that", " ) ", plain(text))    # "a plus b, all of that times 2"
+        text, braces = act("closes").subn(" ) ", plain(text))    # "a plus b, all of that times 2"
         words = re.findall(r"[a-z]\w*|\d{1,9}|[-+*()]", "( " * braces + text)
         code = " ".join(self.in_code(word, row) for word in words)
         found = re.search(r"[( ]*+\d++[) ]*+([-+*][( ]*+\d++[) ]*+)+", code[:200])
