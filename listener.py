@@ -400,7 +400,7 @@ class Listener(CaseSolver):
             return None, says("needless", question)
         best, surely = heard.best_aspect()
         if surely and best in HIDDEN and not heard.terms and not (fact and fact.is_hidden):
-            return self.anything(heard, memory, self.denial(best))
+            return self.anything(heard, memory, self.denial(best, question))
         if surely and best in (*RESULT, *HIDDEN):
             likely = self.likely_facts(heard, best)
             if best in HIDDEN and fact and not fact.is_hidden:
@@ -410,7 +410,7 @@ class Listener(CaseSolver):
                 concerned = [each for each in likely if self.concerns(each, heard, memory)]
             if not concerned:
                 elsewhere = any(each.is_hidden and each.name not in memory.told for each in likely)
-                return None, says("not_here") if elsewhere else self.denial(best)
+                return None, says("not_here") if elsewhere else self.denial(best, question)
         return self.heard_fact(question, heard, score, fact, memory), ""
 
     def best_fact(self, heard, memory):
@@ -434,10 +434,13 @@ class Listener(CaseSolver):
         return [fact for fact in self.facts if self.points(fact, heard) > 0
                 and (fact.is_hidden or aspect in RESULT and (fact.term in heard.terms or fact.aspect == aspect))]
 
-    def denial(self, aspect):
-        """What is said if the task has no fact of an aspect."""
+    def denial(self, aspect, question):
+        """What is said if the task has no fact of an aspect: "No, no exceptions."; to "Is it so for all?" it is a yes."""
         usual = tables()["aspects"][aspect].get("none", "")
-        return self.sure_replies.get(aspect) or usual
+        reply = self.sure_replies.get(aspect) or usual
+        if aspect in HIDDEN and matches("for_all", question):
+            return reply.replace("No, ", "Yes, ", 1)
+        return reply
 
     def heard_fact(self, question, heard, score, fact, memory):
         """The fact with the best score if that is enough, or else the only one that can be told next, or None."""

@@ -705,3 +705,11 @@ def test_a_term_before_a_dash_is_what_is_asked_about():
             slot, other = slots(task, fact), slots(task, measure)["measure"]
             told = reply_after(task, [], f"What about the {slot['terms']} - is it the {slot['field']}, or the {other}?")[1]
             assert told == [(needed(task, fact["detail"]) or [fact["detail"]])[0]]
+
+
+@pytest.mark.parametrize("form", ["Does that hold for every one of them?", "Is the limit for {} always the same?"])
+def test_no_exceptions_is_a_yes_to_whether_it_holds_for_all(form):
+    for task, fact in facts_about("limit"):
+        if not any(each["aspect"] in ("except", "extra") for each in task["facts"]):
+            reply, told = reply_after(task, [fact["detail"]], form.format(slots(task, fact)["terms"]))
+            assert reply.startswith("Yes, ") and told == [], reply
