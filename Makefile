@@ -205,7 +205,7 @@ demo-llm: .venv/ready
 
 # The study of RESULTS.md. SEEDS='21 22' CELLS='equal grpo' runs a part of it.
 study: .venv/ready
-	for seed in $(or $(SEEDS),11 12 13 14 15 16 17 18); do \
+	for seed in $(or $(SEEDS),11 12 13 14 15 16 17 18 19 20); do \
 	  $(MAKE) -f study/study.mk -j$(JOBS) $(or $(CELLS),rows) SEED=$$seed \
 	  NAME=$(or $(SETTING),$(if $(filter frontend,$(DOMAIN)),pages,study))/$$seed || exit; done
 

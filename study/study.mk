@@ -1,7 +1,7 @@
 # The study of RESULTS.md: the demo over fresh seeds, and what else is compared. The Makefile's rules do the work.
 #
 #     make study SEEDS='1 3' CELLS=trials                 # six settings a method, on validation tasks
-#     make study SEEDS='11 12 13 14 15 16 17 18'          # the demo's rows on test tasks, with the chosen settings
+#     make study SEEDS='11 12 13 14 15 16 17 18 19 20'    # the demo's rows on test tasks, with the chosen settings
 #     make study SEEDS='11 12 13 14 15 16' CELLS='equal grpo truth rounds parts'
 #     make study SEEDS='21 22 23' SETTING=easy            # base agents that ask for 80%
 #     make study SEEDS='11 12 13' DOMAIN=frontend         # pages
