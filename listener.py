@@ -215,7 +215,9 @@ class Listener(CaseSolver):
 
     def hear_case(self, parts, piece, proposal, memory):
         """Whether a sentence is a case, which then is one of the parts. After a case, "And 20?" is one, too."""
-        scene = "" if self.read(piece, memory).best_aspect() == ("count", True) else parts.scene
+        scene = parts.scene
+        if scene and self.read(piece, memory).best_aspect() == ("count", True):
+            scene = ""
         text = scene + (f"{proposal}?" if proposal else piece)
         case = self.settled(text, memory, loosely=bool(parts.cases) and piece.startswith("and "))
         if case:
@@ -435,7 +437,7 @@ class Listener(CaseSolver):
                 and (fact.is_hidden or aspect in RESULT and (fact.term in heard.terms or fact.aspect == aspect))]
 
     def denial(self, aspect, question):
-        """What is said if the task has no fact of an aspect: "No, no exceptions."; to "Is it so for all?" it is a yes."""
+        """What is said if the task has no fact of an aspect: "No, no exceptions."; a yes to "Is it so for all?"."""
         usual = tables()["aspects"][aspect].get("none", "")
         reply = self.sure_replies.get(aspect) or usual
         if aspect in HIDDEN and matches("for_all", question):
@@ -463,8 +465,9 @@ class Listener(CaseSolver):
     def asked(self, question, scene, memory):
         """(what a question says, with its scene and what was told last, whether it is about the result by itself)"""
         heard = self.weigh(question, memory)
-        named_first = self.read(act("options").split(question)[0], memory).terms
-        heard = heard._replace(terms=named_first or heard.terms)    # "The big ones - is it the price, the income?"
+        options = matches("options", question)
+        if options:    # "The big ones - is it the price, the income?"
+            heard = heard._replace(terms=self.mentions(question[:options.start()], memory) or heard.terms)
         best, surely = heard.best_aspect()
         if scene:
             heard = self.heard_in_scene(heard, question, scene, memory)

@@ -15,7 +15,8 @@ import re
 from typing import NamedTuple
 
 from listener_words import (
-    CONTENT, act, data, features, list_of, matches, plain, rewritten, stem, stop_stems, tables, without, words_of)
+    CONTENT, act, data, features, list_of, matches, name_of, plain, questions_of, rewritten, stem, stop_stems, tables,
+    without, words_of)
 
 SURE, LIKELY = 3.0, 1.5    # points of a question for the aspects that its wording fits
 CERTAIN = 4.5              # points for an aspect that it is sure to be about; two thirds of that are SURE
@@ -193,8 +194,6 @@ class Reader:
 
     def fact(self, n, raw):
         """A fact as it stands in a file, with what its reply says beside its values."""
-        questions = questions_of(raw) or [f"fact {n}"]
-        name = str(raw.get("detail") or questions[0])
         values = {}
         for kind in raw.get("values") or {}:
             tokens = {str(token).lower().strip() or " " for token in values_of(raw, kind)}
@@ -212,7 +211,7 @@ class Reader:
         needs = list_of(raw.get("needs"))
         implies = list_of(raw.get("implies"))
         term = raw.get("term") or ""
-        return Fact(name, raw["reply"], term, raw["aspect"], values, about, needs, implies)
+        return Fact(name_of(n, raw), raw["reply"], term, raw["aspect"], values, about, needs, implies)
 
     def facts_about(self, *aspects):
         return [fact for fact in self.facts if fact.aspect in aspects]
@@ -417,11 +416,6 @@ class Reader:
             if stem(word) in self.key_of:
                 found[self.key_of[stem(word)]] = str(int(count))
         return found
-
-
-def questions_of(raw):
-    """The example questions of a fact, as it stands in a file."""
-    return [*list_of(raw.get("question")), *list_of(raw.get("questions"))]
 
 
 def values_of(raw, kind):

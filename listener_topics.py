@@ -8,7 +8,7 @@ A fact may need another one that is told before it: the limit of "big" is told a
 can be told next are the open layer.
 """
 from listener_reading import HEADS, INNER, LIMITS, ONCE, RESULT, SURE, Reader
-from listener_words import CONTENT, matches, tables
+from listener_words import CONTENT, first_of, matches, tables
 
 HEARD = 2.0         # a question with fewer points for every fact is not understood
 TAKEN_UP = 0.7      # how clearly a term is named by what was said about it
@@ -30,12 +30,8 @@ class Matcher(Reader):
         return [self.by_name[need] for need in fact.needs if need in self.by_name]
 
     def first(self, fact, told):
-        """The fact, or what must be told before it. Facts that need each other are told as they are asked for."""
-        passed = {*told, fact.name}
-        while missing := [need for need in self.needed(fact) if need.name not in passed]:
-            fact = missing[0]
-            passed.add(fact.name)
-        return fact
+        """The fact, or what must be told before it."""
+        return first_of(fact, told, self.by_name)
 
     def is_next(self, fact, memory):
         """Whether a fact was not told, and can be told now."""

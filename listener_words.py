@@ -1,4 +1,5 @@
-"""What the person of listener.py knows of words: their stems and sentences, and the patterns of listener.toml."""
+"""What both scripted humans of functions share (listener.py, own_facts.py): stems, sentences, the patterns of
+listener.toml, and how a fact stands in a file."""
 import math
 import re
 import tomllib
@@ -127,3 +128,23 @@ def sentences(text):
 def list_of(value):
     """A list, or what may stand in its place: one thing, or nothing."""
     return [] if value in (None, "") else value if isinstance(value, list) else [value]
+
+
+def questions_of(raw):
+    """The example questions of a fact, as it stands in a file."""
+    return [*list_of(raw.get("question")), *list_of(raw.get("questions"))]
+
+
+def name_of(n, raw):
+    """The name of a fact's detail, or else its first question."""
+    questions = questions_of(raw) or [f"fact {n}"]
+    return str(raw.get("detail") or questions[0])
+
+
+def first_of(fact, told, by_name):
+    """The fact, or what must be told before it. Facts that need each other are told as they are asked for."""
+    passed = {*told, fact.name}
+    while missing := [need for need in fact.needs if need in by_name and need not in passed]:
+        fact = by_name[missing[0]]
+        passed.add(fact.name)
+    return fact

@@ -12,7 +12,8 @@ from collections import Counter
 from functools import cache
 from typing import NamedTuple
 
-from listener_words import data, list_of, plain, says, sentences, stem, tables, words_of
+from listener_words import (
+    data, first_of, list_of, matches, name_of, plain, questions_of, says, sentences, stem, words_of)
 
 ENOUGH = 0.3               # share of a question's words that a fact must cover, or else
 MUCH, AHEAD = 0.9, 0.3     # so many words, and so many more than any other fact
@@ -53,7 +54,7 @@ class OwnFacts:
         if self.answer and any(set(self.answer) <= set(meanings(part)) for part in parts):
             words = [says("found", message)]
         elif untold:
-            fact = self.first(untold[0], memory.told)
+            fact = first_of(untold[0], memory.told, self.by_name)
             words = [says("first", message), fact.reply] if len(untold) > 1 else [fact.reply]
             told = [name for name in dict.fromkeys([fact.name, *fact.implies]) if name not in memory.told]
         elif found:
@@ -61,14 +62,6 @@ class OwnFacts:
         else:
             words = [self.at_a_loss(message, memory)]
         return words, told, memory._replace(told=(*memory.told, *told), turn=memory.turn + 1)
-
-    def first(self, fact, told):
-        """The fact, or what must be told before it. Facts that need each other are told as they are asked for."""
-        passed = {*told, fact.name}
-        while missing := [need for need in fact.needs if need in self.by_name and need not in passed]:
-            fact = self.by_name[missing[0]]
-            passed.add(fact.name)
-        return fact
 
     def meant(self, question, told):
         """The fact that a question is about, or None. Of facts that fit alike, one that was not told yet."""
@@ -99,10 +92,10 @@ class OwnFacts:
 
     def at_a_loss(self, message, memory):
         """The answer to what fits no fact: what could be meant, and nothing that is hidden."""
-        acts, left = tables()["acts"], [fact for fact in self.facts if fact.name not in memory.told]
-        if not message.strip() or acts["code"].search(plain(message)):
+        text, left = plain(message), [fact for fact in self.facts if fact.name not in memory.told]
+        if not message.strip() or matches("code", text):
             return says("code", message)
-        if acts["general"].search(plain(message)):
+        if matches("general", text):
             return says("more", message, fill=self.label(left[0])) if left else says("nothing", message)
         scores = self.scores(message)[0]
         ready = [fact for fact in left if not set(fact.needs) - set(memory.told)] or left
@@ -111,16 +104,20 @@ class OwnFacts:
 
     def label(self, fact):
         """How a person would name a fact: the name of its detail."""
-        return "the " + re.sub(r"[\W_]+", " ", fact.name).strip()
+        return f"the {spoken(fact.name)}"
 
 
 def own_fact(n, raw):
     """A fact as it stands in a file."""
-    questions = [*list_of(raw.get("question")), *list_of(raw.get("questions"))]
-    name = str(raw.get("detail") or (questions or [f"fact {n}"])[0])
+    name = name_of(n, raw)
     words = dict.fromkeys(meanings(raw["reply"]), REPLY)
-    words |= dict.fromkeys(meanings(" . ".join([re.sub(r"[\W_]+", " ", name), *questions])), 1)
+    words |= dict.fromkeys(meanings(" . ".join([spoken(name), *questions_of(raw)])), 1)
     return OwnFact(name, raw["reply"], words, list_of(raw.get("needs")), list_of(raw.get("implies")))
+
+
+def spoken(name):
+    """A detail's name as words: free_shipping, free shipping."""
+    return re.sub(r"[\W_]+", " ", name).strip()
 
 
 def meanings(text):

@@ -1,6 +1,6 @@
 """Add up finished runs: means over seeds with 95% intervals, leads by seed, and the picture of README.
 
-    python study/over_seeds.py --add runs/study/*             # put finished seeds into results.tsv, print, draw
+    python study/over_seeds.py --add runs/study/1?            # put finished seeds into results.tsv, print, draw
     python study/over_seeds.py --setting easy --lead policy   # print another setting's tables
 
 A run's folder is SETTING/SEED. results.tsv has one line for each number: setting, seed, agent, metric, value. An

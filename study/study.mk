@@ -5,7 +5,7 @@
 #     make study SEEDS='11 12 13 14 15 16' CELLS='equal grpo truth rounds parts'
 #     make study SEEDS='21 22 23' SETTING=easy            # base agents that ask for 80%
 #     make study SEEDS='11 12 13' DOMAIN=frontend         # pages
-#     python study/over_seeds.py --add runs/study/1?      # tables and picture
+#     python study/over_seeds.py --add runs/study/1? runs/study/20    # tables and picture
 #
 # A seed lives in runs/SETTING/SEED. One first model serves all seeds: the demo's. Runs resume.
 
