@@ -236,16 +236,17 @@ class Listener(CaseSolver):
         if claims and not proposal and self.repeats_to_ask(claims, piece, parts.scene, memory):
             claims, rest = {}, []
         parts.claims = claims | parts.claims
+        terms = [self.by_name[name].term for name in claims]
+        topics = list(filter(None, terms)) or self.mentions(piece, memory)
         if claims:
             for clause in rest:
                 if not matches("attached", clause):
-                    parts.questions.append(Question(clause, "", memory, True))
+                    parts.questions.append(Question(clause, "", memory.after(topics=topics), True))
         elif not quotes and (asks or piece.endswith("?")):
             parts.questions.append(Question(piece, parts.scene, memory, False))
         else:
             parts.scene += piece + " "
-        terms = [self.by_name[name].term for name in claims]
-        parts.topics += list(filter(None, terms)) or self.mentions(piece, memory)
+        parts.topics += topics
 
     def asks(self, piece, memory):
         """Whether a sentence asks, and does not propose: "What is big?", but not "So it's 20?"."""
