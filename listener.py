@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from listener_cases import CaseSolver
 from listener_claims import CORRECTED
-from listener_reading import HEADS, HIDDEN, RESULT, SURE
+from listener_reading import CERTAIN, HEADS, HIDDEN, RESULT, SURE
 from listener_topics import HEARD
 from listener_words import CODE, CONTENT, act, matches, plain, says, sentences, tables
 from own_facts import OwnFacts
@@ -155,6 +155,8 @@ class Listener(CaseSolver):
         if not text.strip():
             instead = [says("code", message)]
         new = [name for name in targets if name not in now.told]
+        if any(instead) and not new:    # what was told is not told again beside an answer
+            targets = {}
         words, told, fact = self.judge(parts.claims, memory, alone=not targets and not instead)
         if parts.cases:
             words, told, fact = self.reply_to_cases(parts, words, told, new, instead)
@@ -189,7 +191,8 @@ class Listener(CaseSolver):
             is_last, is_example = n + 1 == len(pieces), piece in self.examples
             sets_scene = not is_last and piece.endswith(".") and matches("cases", piece)
             proposal = body if tag and not is_example else ""    # "..., right?" without its end
-            may_be_case = not sets_scene and not is_example
+            is_quote = not piece.endswith("?") and matches("quotes", piece)
+            may_be_case = not sets_scene and not is_example and not is_quote
             if may_be_case and self.hear_case(parts, piece, proposal, now):
                 continue
             self.hear_sentence(parts, piece, proposal, now)
@@ -201,11 +204,13 @@ class Listener(CaseSolver):
         """The sentences of a text. One that asks two things is cut, but no example question and no case."""
         pieces = []
         for sentence in sentences(text):
-            if sentence in self.examples or self.settled(sentence, memory):
+            if pieces and matches("points", sentence) and self.worked_out(pieces[-1], memory)[1]:
+                pieces[-1] = f"{pieces[-1][:-1]}, {sentence}"    # "That makes 55. Is it big?"
+            elif sentence in self.examples or self.settled(sentence, memory):
                 pieces.append(sentence)
             else:
                 pieces += sentences(act("joint").sub("?\n", act("preamble").sub(r"\1.\n", sentence)))
-        return pieces
+        return [piece for piece in pieces if not act("filler").fullmatch(piece)] or pieces
 
     def cut_tag(self, piece, memory):
         """(what stands before the last comma or dash of a sentence, whether the rest only asks for a yes)"""
@@ -251,7 +256,7 @@ class Listener(CaseSolver):
     def asks(self, piece, memory):
         """Whether a sentence asks, and does not propose: "What is big?", but not "So it's 20?"."""
         is_open = piece.endswith("?")
-        if is_open and matches("seeks", piece):
+        if is_open and (matches("seeks", piece) or self.asks_for_one(piece)):
             return True
         if piece in self.examples or matches("cases", piece) or is_open and matches("either", piece):
             return True
@@ -260,6 +265,11 @@ class Listener(CaseSolver):
         if matches("asks" if is_open else "requests", piece):
             return True
         return is_open and self.names_open_limit(self.read(piece, memory), memory)
+
+    def asks_for_one(self, piece):
+        """Whether a sentence asks for exceptions: "Is there one that is big, although it's cheap?"."""
+        about_result = any(points >= SURE for name, points in self.aspects(piece).items() if name in RESULT)
+        return not about_result and matches("exists", self.with_terms(piece))
 
     def repeats_to_ask(self, claims, piece, scene, memory):
         """Whether claims repeat what is known to ask for something else: "It's the price - from 20 on, or more?"."""
@@ -480,6 +490,8 @@ class Listener(CaseSolver):
             named, surely_named = condition.best_aspect()
             if surely_named and named in (*RESULT, *HIDDEN, "edge"):
                 heard, best, surely = condition, named, True
+        if self.asks_for_one(question):
+            heard = heard._replace(aspects={"except": CERTAIN})
         if self.asks_how_often(heard, question, memory):
             heard = heard._replace(aspects={"limit": SURE})
         names_other = heard.fits("limit") or heard.best_aspect()[0] in (*RESULT, *HIDDEN)

@@ -106,6 +106,10 @@ class CaseSolver(Judge):
             which = "either" if define.values["join"] == {"or"} else "both"
             return says(which, text), [], define
         shadow = self.with_terms(without("aside", text))
+        if matches("exists", shadow):    # "Is there one that is big, although it's cheap?"
+            return sum_only
+        if matches("alternatives", shadow) and not matches("asks_if", shadow):    # "It's big if it's 20, or by phone"
+            return sum_only
         is_case = loosely or matches("instance", shadow) or matches("bounds", shadow)
         if matches("rules", shadow) or not is_case:
             return sum_only
@@ -117,7 +121,11 @@ class CaseSolver(Judge):
         used = [*chain(*used)]
         untold = [fact for fact in used if self.hides_answer(fact, used, kind, memory)]
         if untold:
-            return (made, untold[:1], define) if made else None
+            is_claim = matches("bounds", shadow) or matches("claims", text) or not text.endswith("?")
+            asks_for_it = made or define.term in heard.terms and not is_claim
+            return (made, untold[:1], define) if asks_for_it else None
+        if set(verdicts) == {None} and kind.get("edge") in used:    # it is about the edge, which is told again
+            return sum_only
         sentence = self.verdict_on(cases, verdicts, define, text)
         return f"{made} {sentence}".strip(), used, define
 
@@ -137,15 +145,17 @@ class CaseSolver(Judge):
     def verdict_on(self, cases, verdicts, define, text):
         """The sentence that says whether cases are of a kind; None is a verdict that stays open."""
         name = self.names[define.term][0]
-        if None in verdicts:
+        if set(verdicts) == {None}:
             return says("depends", text, fill=name)
         if len(verdicts) == 1:
             which = "one" if verdicts[0] else "none"
             return says(f"{which} denied" if cases[0].denied else which, text, fill=name)
-        each, right = [], True
+        numbers, each, right = [case.number for case in cases], [], True
         for case, fits in zip(cases, verdicts):
-            each.append(f"{case.number} {'counts' if fits else 'does not'}")
-            right = right and fits != case.denied
+            words = " and ".join(case.words) if numbers.count(case.number) > 1 else ""
+            verdict = {True: "counts", False: "does not", None: "may or may not"}[fits]
+            each.append(f"{case.number} {words} {verdict}".replace("  ", " "))
+            right = right and fits == (not case.denied)
         each = ", ".join(each)
         if matches("choice", text):    # "3 or 4?"
             return f"{each}."
@@ -371,6 +381,8 @@ class CaseSolver(Judge):
         if not told or form_is_open or two_examples:
             return None
         text, name = self.example_of(heard.text)
+        if not re.search(r"[\d\"]", text) and not matches("sample", heard.text):
+            return None    # names alone are no example of a line
         form = self.form_of_entry(told)
         count = len(re.findall(name, text))
         if not count or "{v}" in form and not re.search(r"\d", text):

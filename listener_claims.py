@@ -243,12 +243,16 @@ class Judge(Matcher):
             if worked_out:
                 return "right" if worked_out == fact.aspect else ""
         if fact.aspect in LIMITS and self.is_limit_in_other_words(fact, heard.said):
-            return "right" if "edge" in fact.values and fact.name in told else "unsure"
+            edges = [other.name for other in self.facts_about("edge") if other.term == fact.term]
+            is_known = edges or "edge" in fact.values
+            return "right" if is_known and {fact.name, *edges} <= {*told} else "unsure"
         grades, keys, at_core = self.grades(fact, heard, told)
         if not at_core or grades == {"open"}:
             return ""
         if not keys and fact.aspect in ("define", "formula"):
             return ""
+        if fact.aspect == "formula" and keys.isdisjoint(fact.about["field"]) and matches("denies", heard.text):
+            return "right"    # "The discount isn't taken off."
         if grades & CORRECTED:
             return "partly" if grades & {"right", "partly"} else "wrong"
         for grade in ("unsure", "open", "right"):
@@ -337,7 +341,7 @@ class Judge(Matcher):
         for other in self.facts if kind in CONTENT else ():
             if other.name in told and (kind == "number" or other.term == fact.term):
                 left = left - (other.about[kind] - mine)
-        return left or theirs
+        return left or (theirs if mine else set())
 
     def claimed_join(self, heard):
         """The "and" or "or" that stands last between a number and a word."""
@@ -408,14 +412,17 @@ class Judge(Matcher):
         words = re.findall(r"[a-z]\w*|\d{1,9}|[-+*()]", "( " * braces + text)
         code = " ".join(self.in_code(word, row) for word in words)
         found = re.search(r"[( ]*+\d++[) ]*+([-+*][( ]*+\d++[) ]*+)+", code[:200])
+        if not found or re.match(r"[-+*][( ]*\?", code[found.end():]) or re.search(r"\?[) ]*[-+*] *$", code[:found.start()]):
+            return None
         try:
-            return eval(found[0].strip()) if found else None
+            return eval(found[0].strip())
         except SyntaxError:    # a bracket is missing
             return None
 
     def in_code(self, word, row):
-        """A word of a formula as Python: a key as its number, "plus" as +, and nothing for other words."""
+        """A word of a formula as Python: a key as its number, or "?" if it has none, "plus" as +, others as nothing."""
         if word[0].isalpha():
             key = self.key_of.get(stem(word))
-            return row[key] if key in row else data()["spoken"].get(word, "")
+            other = "?" if key in self.key_words else ""    # a key that the formula does not have
+            return row[key] if key in row else data()["spoken"].get(word, other)
         return word.lstrip("0") or "0"

@@ -140,6 +140,7 @@ class Reader:
         for raw in raws:
             keys |= {str(key).lower() for key in values_of(raw, "field")}
         figures = measures | set(re.findall(rf"{KEY}\s*:\s*-?\d", shown))
+        self.keys = keys
         self.labels = set(re.findall(rf"{KEY}\s*:\s*[\"']", shown))    # the keys of words
         self.key_words = {}    # a word for a key -> what stands for it in a shadow
         for key in sorted(keys - data()["words"]["keep"]):
@@ -156,8 +157,9 @@ class Reader:
         return keys
 
     def keys_in(self, words):
-        stems = set(map(stem, words))
-        return {self.key_of[each] for each in stems if each in self.key_of}
+        """The keys that words are, as they stand or in another form."""
+        found = {word if word in self.keys else self.key_of.get(stem(word)) for word in words}
+        return found - {None}
 
     def learn_vocabulary(self, shown, keys, raws):
         """The words that stand in the rows, and patterns that have such words in them."""
@@ -307,7 +309,9 @@ class Reader:
         text = re.sub(r"\b[a-z]\w*", term, shadow)
         rows = [weights[feature] for feature in features(text) if feature in weights]
         odds = {}
-        for name in tables()["aspects"]:
+        for name, aspect in tables()["aspects"].items():
+            if not aspect["needs"].search(text):
+                continue
             evidence = sum(row[name] for row in rows)
             patterns = heard.aspects.get(name, 0)
             odds[name] = math.exp(1.5 * patterns + 0.5 * evidence)

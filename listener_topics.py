@@ -62,14 +62,12 @@ class Matcher(Reader):
 
     def concerns(self, fact, heard, memory):
         """Whether a text can be about a fact: a term must be named, or what was last said about it, or be the topic."""
-        if not fact.term or fact.term in heard.terms or fact.term in memory.topics[-1:]:
+        if not fact.term or fact.term in heard.terms:
             return True
-        if self.is_once_and_meant(fact, heard):
-            return True
-        # An exception for a measure that is named is its own, not one of the kind that goes by the measure.
-        measure_named = any((term, "formula") in self.settled_by_facts for term in heard.terms)
-        if fact.is_hidden and measure_named:
+        if fact.is_hidden and heard.terms:    # exceptions are those of the terms that are named
             return False
+        if fact.term in memory.topics[-1:] or self.is_once_and_meant(fact, heard):
+            return True
         taken_up = self.taken_up(heard, memory)
         return fact.term in (*taken_up, *self.kinds_by(taken_up), *self.topics(memory))
 
