@@ -108,7 +108,7 @@ class CaseSolver(Judge):
         shadow = self.with_terms(without("aside", text))
         if matches("exists", shadow):    # "Is there one that is big, although it's cheap?"
             return sum_only
-        if matches("alternatives", shadow) and not matches("asks_if", shadow):    # "It's big if it's 20, or by phone"
+        if self.gives_alternatives(text) and not matches("asks_if", shadow):
             return sum_only
         is_case = loosely or matches("instance", shadow) or matches("bounds", shadow)
         if matches("rules", shadow) or not is_case:
@@ -128,6 +128,12 @@ class CaseSolver(Judge):
             return sum_only
         sentence = self.verdict_on(cases, verdicts, define, text)
         return f"{made} {sentence}".strip(), used, define
+
+    def gives_alternatives(self, text):
+        """Whether a text says that a number or a word is enough: "It's big from 20 on, or by phone"."""
+        before, _, after = text.partition(" or ")
+        return bool(self.said(before)["number"] and not self.said(after)["number"]
+                    and self.keys_with(after) - self.keys_with(before))
 
     def is_about_result(self, heard, text, kind):
         """Whether a text is about the result, and gives no number of what a kind goes by."""

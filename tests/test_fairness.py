@@ -539,3 +539,82 @@ def test_a_sum_over_a_kind_is_no_claim_about_what_the_kind_means(form):
             reply, _ = reply_after(task, told, form.format(formula=formula, **words))
             meaning = by_name(task)[f"{task['plan']['kinds'][0]}.define"]["reply"]
             assert not NO.match(reply) and meaning not in reply, reply
+
+
+@pytest.mark.parametrize("form", [
+    "Is there {a_noun} that you'd call {T} for some other reason?", "Could {a_noun} be {T} under other circumstances?",
+    "Are there {nouns} that are {T} although they don't fulfil that?", "Are there any exceptions to what makes it {T}?",
+    "Can {a_noun} ever be {T} even though the {f} isn't right?", "Are there cases where another rule decides whether it's {T}?",
+    "Might there be situations in which {a_noun} is {T} despite the {f}?", "Are there {nouns} that you'd never call {T}?"])
+def test_whether_there_are_others_is_no_case_but_asks_for_exceptions(form):
+    wrong, count = [], Counter()
+    for task, theme, name, key, limit, join, label, values, exception in kinds():
+        words = words_of(task, theme, name)
+        question = form.format(T=words["T"], a_noun=w.a(words["noun"]), nouns=words["nouns"], f=key)
+        known = [each["detail"] for each in task["facts"] if each["detail"].startswith(f"{name}.") and each["aspect"] != "except"]
+        reply, told = reply_after(task, known, question)
+        count[exception[0]] += 1
+        if told != [f"{name}.except"] * (exception[0] != "none") or YES.match(reply):
+            wrong.append((question, reply, exception))
+    assert not wrong and count["none"] > 9 and count.total() > count["none"] + 9, (len(wrong), count, wrong[:9])
+
+
+@pytest.mark.parametrize("form", ["To sum up, {T} is {bound}, or {phrase}. Correct?", "So it's {T} if the {f} is {bound} or if it's {phrase}?",
+                                  "{T} means {bound} - or {phrase}, whatever the {f}. Is anything wrong with that?"])
+def test_a_rule_with_its_exception_is_confirmed(form):
+    wrong, count = [], 0
+    for task, theme, name, key, limit, join, label, values, (way, label, word, *_) in kinds():
+        if way == "always" and not join:
+            end = by_name(task)[f"{name}.define"]["values"].get("end", ["high"])[0]
+            row = {key: limit} | dict.fromkeys(theme.words)
+            bound = {"high": ("more than", "at least"), "low": ("less than", "at most")}[end][is_one(task, name, row)]
+            words = words_of(task, theme, name, label, word)
+            reply, told = said_of(task, name, form.format(f=key, bound=f"{bound} {limit}", **words))
+            count += 1
+            if not YES.match(reply) or told:
+                wrong.append((form.format(f=key, bound=f"{bound} {limit}", **words), reply))
+    assert not wrong and count > 1, (len(wrong), count, wrong[:9])
+
+
+@pytest.mark.parametrize("form", ["Does {a_noun} with a {f} of {n} count as {T}?", "Is {a_noun} with {f} {n} {T}?",
+                                  "Would you call {a_noun} {T} if its {f} was {n}?"])
+def test_a_case_gets_no_verdict_before_the_limit_is_told(form):
+    for task, theme, name, key, limit, join, *_ in kinds():
+        words = words_of(task, theme, name)
+        for n in (max(0, limit - 4), limit + 4):
+            question = form.format(a_noun=w.a(words["noun"]), f=key, n=n, T=words["T"])
+            reply, told = reply_after(task, [f"{name}.define"], question)
+            assert told == [f"{name}.limit"] and reply == by_name(task)[told[0]]["reply"], (question, reply)
+
+
+@pytest.mark.parametrize("form", ["Is it {formula} minus {other}?", "So {m} is {formula} plus {other}, right?",
+                                  "I'd take {other} plus {formula} for the {m}. Is that correct?"])
+def test_a_formula_with_a_key_too_many_is_not_confirmed(form):
+    for task, fact in facts_with("formula"):
+        keys = fact["values"]["field"]
+        other = next(each for each in w.themes()[task["plan"]["theme"]].numbers if each not in keys and each != fact["term"])
+        question = form.format(formula=re.sub(r"^.*?\b(?=twice|\d|" + "|".join(keys) + ")", "", fact["reply"].rstrip(".")).lower(),
+                               other=other, m=fact["term"])
+        reply, _ = reply_after(task, [fact["detail"]], question)
+        assert not YES.match(reply), (question, reply)
+        reply, _ = reply_after(task, [fact["detail"]], f"So the {other} isn't taken off the {fact['term']}, right?")
+        assert not NO.match(reply), (fact["reply"], reply)
+
+
+@pytest.mark.parametrize("form", ["How should {name} appear in it?", "How would {name} be written?",
+                                  "Do you want something like \"{name} (4)\" or \"{name}: 4\"?", "What's the wording of an entry?"])
+def test_how_an_entry_looks_is_asked_with_an_example(form):
+    for task, fact in facts_with("format"):
+        name = re.search(r"\": \"([A-Z]\d+)\"", task["problem_description"])[1]
+        assert reply_after(task, [], form.format(name=name))[1] == ["format"], form
+
+
+@pytest.mark.parametrize("before", ["OK - and ", "Thanks! Sorry, I'm a bit lost. ", "Got it, thank you. One more thing: ", "Alright. Next question: "])
+def test_words_around_a_question_ask_nothing(before):
+    for task, fact in facts_with("formula"):
+        reply, told = reply_after(task, needed_of(task, fact), f"{before}how do I work out the {fact['term']} from the figures?")
+        assert told == [fact["detail"]] and not AGAIN.match(reply), (reply, fact["reply"])
+
+
+def needed_of(task, fact):
+    return fact.get("needs") or []
