@@ -59,6 +59,8 @@ def kept_rows(folders, table=TABLE):
     """The lines of the table after the runs in `folders` replaced their own earlier lines."""
     rows = list(csv.DictReader(open(table, encoding="utf-8"), delimiter="\t")) if table.is_file() else []
     for folder in map(Path, folders):
+        if not folder.absolute().name.isdecimal():
+            die(f"{folder}: a run's folder must be named after its seed, as runs/study/11 is")
         new = list(rows_of(folder.absolute()))
         if not new:
             die(f"{folder}: no AGENT.test.metrics.json of a known agent; finish the run first")

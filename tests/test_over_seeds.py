@@ -63,7 +63,8 @@ def test_a_seed_added_again_replaces_its_lines_alone(tmp_path, shown):
 
 
 @pytest.mark.parametrize("arguments, sentence", [
-    (["--add", "nothing"], "nothing: no AGENT.test.metrics.json"), (["--setting", "x"], "no setting 'x'")])
+    (["--add", "7"], "7: no AGENT.test.metrics.json"), (["--add", "7-policy"], "7-policy: a run's folder must be named"),
+    (["--setting", "x"], "no setting 'x'")])
 def test_what_cannot_be_added_up_is_one_sentence(tmp_path, shown, monkeypatch, capsys, arguments, sentence):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stop:
