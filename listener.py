@@ -484,7 +484,8 @@ class Listener(CaseSolver):
             heard = self.heard_in_scene(heard, question, scene, memory)
         # A condition names the aspect, wherever it stands: "If two are equal, what do you want to see?"
         conditions = [scene] if matches("cases", scene) else []
-        conditions += [match[0] for match in act("condition").finditer(question)]
+        if best != "absent":    # "If a mechanic has no repairs, ..."
+            conditions += [match[0] for match in act("condition").finditer(question)]
         for aspects in map(self.aspects, conditions):
             condition = heard._replace(aspects=aspects)
             named, surely_named = condition.best_aspect()

@@ -96,6 +96,7 @@ class CaseSolver(Judge):
         text, made, formula = self.worked_out(text, memory)
         if made:
             heard = self.read(text, memory)
+        text = re.sub(r"doubl\w+ 2 times", "extra", text)    # no number of a thing
         text = act("on_limit").sub("exactly that", text)
         sum_only = (made, [], formula) if made else None
         kind = self.kind_of(heard, memory)
@@ -422,7 +423,8 @@ class CaseSolver(Judge):
 
     def settled_by_reference(self, heard, memory):
         """What the reference itself settles: how far something reaches, and whether a name comes once."""
-        if not heard.text.endswith("?"):
+        proposes_limit = matches("bounds", heard.text) and " or " not in heard.text
+        if not heard.text.endswith("?") or proposes_limit:
             return None
         terms = {"", *heard.terms, *memory.topics[-1:]}
         terms |= self.taken_up(heard, memory)

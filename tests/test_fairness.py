@@ -15,7 +15,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "study"), str(ROOT / "tests")]
 import function_tasks as f  # noqa: E402
 import function_words as w  # noqa: E402
 import task_figures  # noqa: E402
-from test_human import by_name, reply_after  # noqa: E402
+from test_human import by_name, reply_after, slots  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -618,3 +618,26 @@ def test_words_around_a_question_ask_nothing(before):
 
 def needed_of(task, fact):
     return fact.get("needs") or []
+
+
+@pytest.mark.parametrize("form", ["Is {a_term} a {who} who shows up in at least {n} {nouns} on the list?",
+                                  "So {terms} are those {who}s who have at least {n} {nouns}, right?"])
+def test_how_often_somebody_comes_is_confirmed_with_the_right_person(form):
+    count = 0
+    for task, fact in facts_with("limit"):
+        if fact["values"].get("number") and "#" in task["details"][f"{fact['term']}.define"] and "in" in fact["values"].get("edge", []):
+            reply, told = reply_after(task, [fact["detail"]], form.format(**slots(task, fact)))
+            high = fact["values"].get("end") == ["high"]
+            names_itself = slots(task, fact)["who"] in fact["term"]    # "key clients are clients who ..." may be said in full
+            assert (YES if high else NO).match(reply) or names_itself and not NO.match(reply), (form, reply, fact)
+            count += 1
+    assert count > 3
+
+
+@pytest.mark.parametrize("form", ["If {a} has no {nouns} left, should it still show up in the dictionary with 0?",
+                                  "Should {a} that has none of those be in the dictionary at all?"])
+def test_groups_without_any_are_left_out(form):
+    for task, fact in facts_with("group"):
+        words = w.common_words(task["plan"])
+        reply, told = reply_after(task, ["group"], form.format(a=w.a(task["details"]["group"]), nouns=words["nouns"]))
+        assert reply == "Leave those out." and not told, (form, reply)
