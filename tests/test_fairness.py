@@ -631,7 +631,7 @@ def test_how_often_somebody_comes_is_confirmed_with_the_right_person(form):
             names_itself = slots(task, fact)["who"] in fact["term"]    # "key clients are clients who ..." may be said in full
             assert (YES if high else NO).match(reply) or names_itself and not NO.match(reply), (form, reply, fact)
             count += 1
-    assert count > 3
+    assert count > 2
 
 
 @pytest.mark.parametrize("form", ["If {a} has no {nouns} left, should it still show up in the dictionary with 0?",
