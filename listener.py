@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from listener_cases import CaseSolver
 from listener_claims import CORRECTED
-from listener_reading import CERTAIN, HEADS, HIDDEN, RESULT, SURE
+from listener_reading import CERTAIN, HEADS, HIDDEN, MADE, RESULT, SURE
 from listener_topics import HEARD
 from listener_words import CODE, CONTENT, act, matches, plain, says, sentences, tables
 from own_facts import OwnFacts
@@ -204,12 +204,14 @@ class Listener(CaseSolver):
         """The sentences of a text. One that asks two things is cut, but no example question and no case."""
         pieces = []
         for sentence in sentences(text):
+            cut = sentences(act("joint").sub("?\n", act("preamble").sub(r"\1.\n", sentence)))
+            about_result = len(cut) > 1 and any(SURE <= self.aspects(cut[-1]).get(name, 0) for name in {*MADE} - {"round"})
             if pieces and matches("points", sentence) and self.worked_out(pieces[-1], memory)[1]:
                 pieces[-1] = f"{pieces[-1][:-1]}, {sentence}"    # "That makes 55. Is it big?"
-            elif sentence in self.examples or self.settled(sentence, memory):
+            elif sentence in self.examples or not about_result and self.settled(sentence, memory):
                 pieces.append(sentence)
             else:
-                pieces += sentences(act("joint").sub("?\n", act("preamble").sub(r"\1.\n", sentence)))
+                pieces += cut
         return [piece for piece in pieces if not act("filler").fullmatch(piece)] or pieces
 
     def cut_tag(self, piece, memory):
