@@ -204,14 +204,14 @@ class Listener(CaseSolver):
         """The sentences of a text. One that asks two things is cut, but no example question and no case."""
         pieces = []
         for sentence in sentences(text):
-            cut = sentences(act("joint").sub("?\n", act("preamble").sub(r"\1.\n", sentence)))
-            about_result = len(cut) > 1 and any(SURE <= self.aspects(cut[-1]).get(name, 0) for name in {*MADE} - {"round"})
+            halves = sentences(act("joint").sub("?\n", sentence))
+            about_result = len(halves) > 1 and any(SURE <= self.aspects(halves[-1]).get(name, 0) for name in MADE)
             if pieces and matches("points", sentence) and self.worked_out(pieces[-1], memory)[1]:
                 pieces[-1] = f"{pieces[-1][:-1]}, {sentence}"    # "That makes 55. Is it big?"
             elif sentence in self.examples or not about_result and self.settled(sentence, memory):
                 pieces.append(sentence)
             else:
-                pieces += cut
+                pieces += sentences(act("joint").sub("?\n", act("preamble").sub(r"\1.\n", sentence)))
         return [piece for piece in pieces if not act("filler").fullmatch(piece)] or pieces
 
     def cut_tag(self, piece, memory):
