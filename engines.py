@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-from records import THOUGHTS, die, first_line, number
+from records import THOUGHTS, die, first_line, number, refuse_idle
 from server import THOUGHT_MARK, Refused, Response, ServerEngine, Stop
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")    # set before torch is imported: idle threads sleep, not spin
@@ -290,6 +290,18 @@ def engine_flags(parser):
     add("--timeout", type=number(above=0), default=300.0, help="seconds to wait for a server's reply (default: 300)")
     add("--retries", type=SIZE, default=8, help="retries if a server is busy, unreachable or sends a malformed reply, "
         "with pauses that grow to a minute, or as long as the server asks (default: 8)")
+
+
+def refuse_idle_engines(models, args):
+    """Exit if a flag of engine_flags is given that none of these models uses."""
+    local = [engine_of(model, args) for model in models if not is_url(model)]
+    vllm = ["--gpu-memory-utilization", "--tensor-parallel-size", "--data-parallel-size"]
+    if not local:
+        refuse_idle(["--engine", "--dtype", "--max-model-len", *vllm], "without a local model")
+    elif "vllm" not in local:
+        refuse_idle(vllm, "without vLLM")
+    if len(local) == len(models):
+        refuse_idle(["--extra-body", "--thinks", "--timeout", "--retries"], "without a server")
 
 
 def json_object(text):

@@ -566,6 +566,9 @@ def score(args):
                 raise ValueError(f"a {domain} task needs {key!r}")
         return record
 
+    of_others = {*itertools.chain(*(other.flags for other in ENVIRONMENTS.values()))} - {*environment.flags}
+    refuse_idle([{"reward_from": "--reward"}.get(flag, f"--{flag.replace('_', '-')}") for flag in of_others],
+                f"with {domain} records")
     settings = {"domain": domain, **{flag: getattr(args, flag) for flag in environment.flags}}
     out = Output(args.out, settings, {"--in": args.input}, args.overwrite)
     trajectories = functools.partial(read, args.input, "trajectory", domain, unique=True, each=checked)

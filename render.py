@@ -59,7 +59,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from records import atomic_write, die, first_line
+from records import atomic_write, die, first_line, run_script
 
 PREPARE = Path(__file__).resolve().with_name("render.js")
 TAILWIND_FILE = Path(__file__).resolve().parent / "cache/tailwind-2.2.19.min.css"
@@ -673,7 +673,7 @@ def launch_modes():
 # ---- The command line
 
 def parse_args():
-    parser = argparse.ArgumentParser(description="Set up rendering in an isolated Chromium.")
+    parser = argparse.ArgumentParser(description="Set up rendering in an isolated Chromium.", allow_abbrev=False)
     parser.add_argument("--setup", action="store_true", required=True,
                         help="fetch Tailwind's stylesheet into cache/, and check that Chromium starts")
     return parser.parse_args()
@@ -691,4 +691,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

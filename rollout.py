@@ -60,7 +60,7 @@ from typing import NamedTuple
 
 from engines import (
     COUNT, IN_FLIGHT, SIZE, LocalEngine, derive_seed, engine_flags, engine_of, is_url, json_object, make_engine,
-    sample_with_room)
+    refuse_idle_engines, sample_with_room)
 from human import (
     HUMAN_OF_FUNCTIONS, HUMAN_OF_PAGES, NO_REPLY, SIMULATORS, VISION_PROMPT, ModelHuman, PersonAsAgent, ask, as_text,
     fill, functions_human, pages_human, prompt_of_human, shortened)
@@ -627,6 +627,9 @@ def settings_of(args):
     prompts = [*ENVIRONMENTS[args.domain][:3], VISION_PROMPT, JUDGE_PROMPT, NO_REPLY, NO_ACTION]
     settings["prompts"] = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]
     settings["engine"] = engine_of(args.model, args)
+    if args.best_of_n > 1 and STEP_REWARDS[args.step_reward] is CriticReward:
+        from train_critic import code_of, last_of_turn, turn_advantages
+        settings |= code_of(turn_advantages, last_of_turn)
     for name in ("out", "overwrite", "run_name", "split", "limit", "samples", "fraction", "per_task",
                  "retry_errors", "concurrency", "timeout", "retries", "gpu_memory_utilization", "tensor_parallel_size",
                  "data_parallel_size"):    # these do not change a record
@@ -716,6 +719,11 @@ def parse_args():
         refuse_idle(["--samples"], "with --continue")
     if args.best_of_n == 1:
         refuse_idle(of_best, "without --best-of-n above 1")
+    else:
+        of_judge = [flag for flag in of_best if flag.startswith("--judge")]
+        refuse_idle(["--critic"] if args.step_reward == "judge" else of_judge, f"with --step-reward {args.step_reward}")
+    if args.overwrite:
+        refuse_idle(["--retry-errors"], "with --overwrite")
     if args.simulator != "scripted":
         refuse_idle(["--human"], "without --simulator scripted")
     if args.simulator in SIMULATORS:
@@ -746,6 +754,8 @@ def parse_args():
         args.judge_name = args.judge_name or args.model_name
     if args.simulator == args.model:
         args.simulator_name = args.simulator_name or args.model_name
+    models = [args.model, args.simulator, *filter(None, [args.judge])]
+    refuse_idle_engines([model for model in models if model not in SIMULATORS], args)
     return args
 
 

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import evaluate  # noqa: E402
 import rollout  # noqa: E402
 from listener import scripted_reply  # noqa: E402
-from records import ANSWER_MARK, EPISODE_KEY, TASK_KEY, Output  # noqa: E402
+from records import ANSWER_MARK, EPISODE_KEY, TASK_KEY, Output, die, run_script  # noqa: E402
 
 REQUEST = "I have a city in mind. Which one is it?"
 AGENT = "A human has a city in mind. When you know the city, write I WANT TO ANSWER: and its name."
@@ -80,11 +80,16 @@ evaluate.ENVIRONMENTS["city"] = evaluate.Environment(score_guesses)
 def main():
     stage = sys.argv.pop(1) if len(sys.argv) > 1 else ""
     if stage in ("rollout", "grpo"):
-        sys.argv += ["--domain", "city", *([] if "--candidates" in sys.argv else ["--max-turns", "5"])]
+        turns = [] if "--candidates" in sys.argv else ["--max-turns", "5"]
+        sys.argv[1:1] = ["--domain", "city", *turns]    # before your own flags, which win
+    if stage == "tasks" and len(sys.argv) > 1:
+        die("tasks takes no flags")
     stages = {"tasks": write_tasks, "rollout": rollout.main, "evaluate": evaluate.main,
               "grpo": lambda: importlib.import_module("grpo").main()}
+    if stage not in ("", "-h", "--help", *stages):
+        die(f"{stage}: no such stage; the stages are {', '.join(stages)}")
     stages.get(stage, lambda: print(__doc__))()
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

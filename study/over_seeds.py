@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from records import atomic_write, die  # noqa: E402
+from records import atomic_write, die, run_script  # noqa: E402
 
 TABLE = Path(__file__).with_name("results.tsv")
 COLUMNS = ["setting", "seed", "agent", "metric", "value"]
@@ -157,4 +157,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -15,7 +15,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rank_random import parse_args, write_ranked  # noqa: E402
-from records import read  # noqa: E402
+from records import read, run_script  # noqa: E402
 
 
 def returns_of(path):
@@ -46,4 +46,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from records import SCHEMA, TURN_KEY, Output, number, read  # noqa: E402
+from records import SCHEMA, TURN_KEY, Output, number, read, run_script  # noqa: E402
 
 
 def ranked(record, seed):
@@ -48,4 +48,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -12,7 +12,7 @@ import torch
 import transformers
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from records import die, first_line  # noqa: E402
+from records import die, first_line, run_script  # noqa: E402
 
 
 def unpack_gguf(file, folder):
@@ -46,7 +46,7 @@ def unpack_gguf(file, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("file", help="the GGUF file")
     parser.add_argument("--out", required=True, help="folder for the model; if it exists, nothing is done")
     args = parser.parse_args()
@@ -55,4 +55,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

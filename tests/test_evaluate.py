@@ -60,8 +60,8 @@ def read(path):
 PATIENT = ["--call-timeout", "20", "--program-timeout", "60"]    # tests may run on a machine that has other work
 
 
-def run(folder, *arguments, code=0):
-    arguments = [*arguments, *([] if "--compare" in arguments else PATIENT)]
+def run(folder, *arguments, code=0, patience=PATIENT):
+    arguments = [*arguments, *([] if "--compare" in arguments else patience)]
     done = subprocess.run([sys.executable, ROOT / "evaluate.py", *map(str, arguments)], cwd=folder,
                           capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == code, done.stdout + done.stderr
@@ -482,7 +482,7 @@ def designs(tmp_path_factory):
     answers = {"a": [RED, f"```html\n{BLUE}\n```", "I cannot."], "b": [RED, RED, "<html><body></body></html>"]}
     for name, pages in answers.items():
         run(folder, "--in", write(folder / f"{name}.trajectories.jsonl",
-                                  [design(n, page) for n, page in enumerate(pages)]))
+                                  [design(n, page) for n, page in enumerate(pages)]), patience=[])
     return folder, run(folder, "--compare", "a=a.scored.jsonl", "b=b.scored.jsonl", "--report", "c.html").stdout
 
 
@@ -522,6 +522,12 @@ def test_the_report_shows_every_page_beside_its_reference(designs, browser):
     shown = page.eval_on_selector_all("img", "images => images.map(i => [i.alt, i.complete && i.naturalWidth])")
     assert sum(alt == "agent" for alt, _ in shown) == 6 + 5, "each of six dialogues shows a first page, five an answer"
     assert sum(alt == "reference" for alt, _ in shown) == 6 + 5 and {wide for _, wide in shown} == {360}
+
+
+def test_a_flag_of_programs_is_refused_with_pages(designs):
+    folder, _ = designs
+    done = run(folder, "--in", "a.trajectories.jsonl", "--out", "x.jsonl", "--mode", "released", code=2, patience=[])
+    assert "--mode does nothing with frontend records" in done.stderr
 
 
 def test_cosines_of_different_encoders_are_not_compared(designs):

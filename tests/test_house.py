@@ -194,3 +194,13 @@ def test_readme_prints_commands_of_every_script():
     printed = " ".join(commands("README.md"))
     assert [name for name in MAY_IMPORT if name not in NO_SCRIPTS and f"{name}.py" not in printed] == []
     assert "torchrun" in printed
+
+
+def test_every_script_has_one_name_for_a_flag_and_one_end():
+    """No parser takes abbreviations, which refuse_idle would not see; Ctrl-C ends each script with one sentence."""
+    for path in [*ROOT.glob("*.py"), *ROOT.glob("study/*.py"), *ROOT.glob("examples/*.py")]:
+        source = path.read_text(encoding="utf-8")
+        for call in re.findall(r"ArgumentParser\(.*?\)\n", source, re.DOTALL):
+            assert "allow_abbrev=False" in call or "add_help=False" in call, path.name
+        if "ArgumentParser(" in source and '__name__ == "__main__"' in source:
+            assert "run_script(main)" in source, path.name

@@ -1085,7 +1085,13 @@ def test_values_of_another_type_are_one_sentence_and_nothing_is_left_behind(tmp_
     ("--judge-name x", "--judge-name does nothing without --best-of-n above 1"),
     ("--candidates 2 --critic x", "--critic does nothing with --candidates"),
     ("--candidates 2 --max-turns 10", "--max-turns does nothing with --candidates"),
-    ("--continue 2 --samples 1", "--samples does nothing with --continue")])
+    ("--continue 2 --samples 1", "--samples does nothing with --continue"),
+    ("--in tasks.jsonl --timeout 9", "--timeout does nothing without a server"),
+    ("--in tasks.jsonl --gpu-memory-utilization 0.5", "--gpu-memory-utilization does nothing without vLLM"),
+    ("--in tasks.jsonl --best-of-n 2 --judge x", "--judge does nothing with --step-reward critic"),
+    ("--in tasks.jsonl --best-of-n 2 --step-reward judge --critic x", "--critic does nothing with --step-reward judge"),
+    ("--in tasks.jsonl --retry-errors", "--retry-errors does nothing with --overwrite"),
+    ("--in tasks.jsonl --model http://localhost:1", "--engine does nothing without a local model")])
 def test_what_cannot_run_takes_nothing_away(world, tmp_path, arguments, words):
     """Whatever --overwrite says: neither inputs nor what an earlier run wrote."""
     for name, source in (("tasks", "tasks"), ("played", "trajectories"), ("old", "trajectories")):
@@ -1133,8 +1139,8 @@ def test_ctrl_c_ends_in_one_line_and_leaves_whole_lines(world, tmp_path, wait):
     with Stub(latency=lambda rng: (tmp_path / "a.jsonl").exists() and over.wait() and 0) as stub:    # then it is silent
         model = stub.url if wait == "episodes" else world / "model"
         with open(tmp_path / "said", "w") as said, running(*command(
-                "--in", "tasks.jsonl", "--model", model, "--out", "a.jsonl", "--engine", "transformers"), cwd=tmp_path,
-                stderr=said) as process:
+                "--in", "tasks.jsonl", "--model", model, "--out", "a.jsonl",
+                *([] if wait == "episodes" else ["--engine", "transformers"])), cwd=tmp_path, stderr=said) as process:
             maps = Path(f"/proc/{process.pid}/maps")  # what it has loaded
             while process.poll() is None and not {
                     "loading": lambda: "libtorch" in maps.read_text(),
