@@ -96,7 +96,7 @@ class CaseSolver(Judge):
         text, made, formula = self.worked_out(text, memory)
         if made:
             heard = self.read(text, memory)
-        text = re.sub(r"doubl\w+ 2 times", "extra", text)    # no number of a thing
+        text = act("doubled").sub("extra", text)    # its 2 is no number of a thing
         text = act("on_limit").sub("exactly that", text)
         sum_only = (made, [], formula) if made else None
         kind = self.kind_of(heard, memory)
@@ -133,8 +133,8 @@ class CaseSolver(Judge):
     def gives_alternatives(self, text):
         """Whether a text says that a number or a word is enough: "It's big from 20 on, or by phone"."""
         before, _, after = text.partition(" or ")
-        return bool(self.said(before)["number"] and not self.said(after)["number"]
-                    and self.keys_with(after) - self.keys_with(before))
+        another_key = self.keys_with(after) - self.keys_with(before)
+        return another_key and matches("number", before) and not matches("number", after)
 
     def is_about_result(self, heard, text, kind):
         """Whether a text is about the result, and gives no number of what a kind goes by."""
@@ -159,9 +159,9 @@ class CaseSolver(Judge):
             return says(f"{which} denied" if cases[0].denied else which, text, fill=name)
         numbers, each, right = [case.number for case in cases], [], True
         for case, fits in zip(cases, verdicts):
-            words = " and ".join(case.words) if numbers.count(case.number) > 1 else ""
+            words = [" and ".join(case.words)] if numbers.count(case.number) > 1 and case.words else []
             verdict = {True: "counts", False: "does not", None: "may or may not"}[fits]
-            each.append(f"{case.number} {words} {verdict}".replace("  ", " "))
+            each.append(" ".join([case.number, *words, verdict]))
             right = right and fits == (not case.denied)
         each = ", ".join(each)
         if matches("choice", text):    # "3 or 4?"

@@ -412,7 +412,10 @@ class Judge(Matcher):
         words = re.findall(r"[a-z]\w*|\d{1,9}|[-+*()]", "( " * braces + text)
         code = " ".join(self.in_code(word, row) for word in words)
         found = re.search(r"[( ]*+\d++[) ]*+([-+*][( ]*+\d++[) ]*+)+", code[:200])
-        if not found or re.match(r"[-+*][( ]*\?", code[found.end():]) or re.search(r"\?[) ]*[-+*] *$", code[:found.start()]):
+        if not found:
+            return None
+        before, after = code[:found.start()], code[found.end():]
+        if re.search(r"\?[) ]*[-+*] *$", before) or re.match(r"[-+*][( ]*\?", after):    # it goes on with another key
             return None
         try:
             return eval(found[0].strip())

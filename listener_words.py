@@ -36,7 +36,7 @@ def tables():
     found["settled"] = [row | {"asks": pattern(row["asks"])} for row in found["settled"]]
     found["aspects"] = {name: aspect | {
         "sure": pattern(aspect["sure"]), "likely": [*map(pattern, aspect.get("likely", "").split("\n"))][:-1],
-        "needs": re.compile(aspect.get("needs", "")),
+        "needs": pattern(aspect.get("needs", "").strip() or ".*"),
         "kinds": [kinds.split("/") for kinds in aspect["kinds"]]} for name, aspect in found["aspects"].items()}
     asked = {}
     for name, aspect in found["aspects"].items():
