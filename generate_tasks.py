@@ -48,7 +48,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from engines import Refused, Stop, engine_flags, engine_of, is_url, make_engine
+from engines import Refused, Stop, engine_flags, engine_of, is_url, make_engine, refuse_idle_engines
 from llm_tasks import MORE_CALLS, PROMPT, doubt, task_of
 from records import (
     ANSWER_MARK, SCHEMA, Output, die, first_line, hashed, number, read, refuse_idle, run_script, split_of)
@@ -526,6 +526,8 @@ def parse_args():
         die(f"{mode} needs --in")
     if "model" in used and not args.model:
         die(f"{mode} needs --model")
+    if mode == "--source llm":
+        refuse_idle_engines([args.model], args)
     args.domain = args.domain or domain
     if args.test is None:
         args.test = PAPERS_TEST.get(args.domain, 1000)

@@ -144,6 +144,11 @@ def test_flags_that_a_mode_ignores_are_refused(flags, idle):
     assert f"{idle} do nothing with --" in command(*flags, ok=False, code=2).stderr
 
 
+def test_flags_of_local_models_are_refused_with_a_server():
+    flags = ["--source", "llm", "--in", "x", "--model", "http://localhost:1", "--engine", "vllm", "--dtype", "float32"]
+    assert "--dtype, --engine do nothing without a local model" in command(*flags, ok=False, code=2).stderr
+
+
 def test_help_shows_every_flag_of_every_mode():
     shown = command("--help").stdout
     assert shown == command("--source", "llm", "--help").stdout
