@@ -361,7 +361,16 @@ class Listener(CaseSolver):
             return sentence
         if CODE.search(message):
             return says("code", text)
-        return self.lost(self.read(text, memory), memory)
+        heard = self.read(text, memory)
+        return self.repeated(heard, memory) or self.lost(heard, memory)
+
+    def repeated(self, heard, memory):
+        """The answer to a check of what was told last: "So the answer is just the number 0?"."""
+        for fact in [self.by_name[name] for name in memory.told[-1:]]:
+            shared = any(fact.shared(heard.said, kind) for kind in ("word", "number"))
+            if shared and self.verdict(fact, heard, memory.told) == "right":
+                return f"{says('yes', heard.text)} {fact.reply}"
+        return ""
 
     def exception_named(self, fact, text, memory):
         """An exception of the same term that was told as well, if a text has one of its words."""
@@ -461,10 +470,12 @@ class Listener(CaseSolver):
         """The fact with the best score if that is enough, or else the only one that can be told next, or None."""
         layer = self.open_layer(heard, memory)
         aspects = self.aspects(question)
-        if fact and fact.aspect == "limit" and fact.term not in heard.terms and not aspects.get("limit"):
+        if fact and fact.aspect == "limit" and fact.term not in heard.terms:
+            goes_by = fact.about["field"] & heard.terms.keys() or fact.term in self.kinds_by(heard.terms)
             formulas = [other for other in self.facts_about("formula")
                         if other.term in heard.terms and other.name not in memory.told]
-            fact = formulas[0] if formulas else fact    # "What is the cost?"
+            if formulas and not (goes_by and aspects.get("limit")):    # "What is the cost?"
+                fact = formulas[0]
         repeats = fact and fact.name in memory.told and fact.aspect in HEADS
         repeats = repeats and self.points(fact, heard) < SURE
         is_bare = act("bare").fullmatch(question) and not heard.terms and not aspects    # "And the rest?"

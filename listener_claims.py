@@ -25,7 +25,7 @@ STEPS = {"*": operator.mul, "+": operator.add, "-": operator.sub, "cap": min}
 CORRECTED = {"wrong", "partly"}
 
 # How much more a proposal speaks for a fact than a question does.
-CLAIMED, AGREES, NAMES_HIDDEN = 0.5, 1.5, 5
+CLAIMED, AGREES, NAMES_HIDDEN = 0.5, 1.5, 6
 
 
 class Judge(Matcher):
@@ -112,7 +112,8 @@ class Judge(Matcher):
             if cut == "but" and heard.said["word"]:
                 speaks_of_others = True
             begins = cut == ";" or about - subject or speaks_of_others
-            goes_on = not subject or matches("cases", clauses[-1])    # "If two are equal, ..."
+            opens = matches("cases", clauses[-1]) or act("prelude").fullmatch(clauses[-1])    # "If two are equal, ..."
+            goes_on = not subject or opens
             if begins and not goes_on:
                 clauses.append("")
             subject = about or subject
