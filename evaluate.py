@@ -567,6 +567,8 @@ def score(args):
         return record
 
     of_others = {*itertools.chain(*(other.flags for other in ENVIRONMENTS.values()))} - {*environment.flags}
+    if environment.pages:
+        of_others.add("unsafe")
     refuse_idle([{"reward_from": "--reward"}.get(flag, f"--{flag.replace('_', '-')}") for flag in of_others],
                 f"with {domain} records")
     settings = {"domain": domain, **{flag: getattr(args, flag) for flag in environment.flags}}
@@ -971,6 +973,7 @@ def parse_args():
         refuse_idle(("--run-name", "--split"), "with --in, which names the file")
     if not args.report:
         refuse_idle(("--report-limit", "--curves"), "without --report")
+        refuse_idle(("--workers",) * bool(args.compare), "with --compare and no --report")
     if args.compare and len(dict(args.compare)) < len(args.compare):
         parser.error(f"--compare needs different names, found {', '.join(name for name, _ in args.compare)}")
     return args

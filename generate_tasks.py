@@ -454,7 +454,7 @@ SOURCES = {  # name: (what writes it, the domain of its tasks if --domain is not
     "websight": (write_websight, "frontend", "in train val test"),
 }
 DEMONSTRATIONS = "in split ask waste max-turns seed workers"    # the flags that it reads
-ALWAYS = "source domain out overwrite demonstrations"
+ALWAYS = "domain out overwrite demonstrations"
 
 
 def add_flags(p):
@@ -512,6 +512,7 @@ def parse_args():
 
     mode = f"--source {args.source}"
     _, domain, used = SOURCES[args.source]
+    used += " source"
     if args.demonstrations:
         mode, used = "--demonstrations", DEMONSTRATIONS
     used = {*used.split(), *ALWAYS.split()}

@@ -247,11 +247,11 @@ def score_file(args):
     stem = args.score.removesuffix(".jsonl").removesuffix(f".{kind}")
     out = args.out or f"{stem}.{ending}.jsonl"
     inputs = {"--score": args.score, "--critic": args.critic}
-    settings = {"script": "train_critic --score", **code_of(turn_advantages, last_of_turn, tokenise)}
+    how = {name: value for name, value in (("pack", args.pack), ("dtype", args.dtype)) if value}
+    settings = {"script": "train_critic --score", **how, **code_of(turn_advantages, last_of_turn, tokenise, turns_in)}
     output = from_rank0(Output, out, settings, inputs, args.overwrite, SCHEMA[kind][1])
     done = frozenset(output.done)    # rank 0 adds to output.done while it writes
     try:
-        how = {name: value for name, value in (("pack", args.pack), ("dtype", args.dtype)) if value}
         critic = Critic(args.critic, args.micro_tokens, **how)
     except ValueError as error:
         die(error)

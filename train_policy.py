@@ -397,7 +397,7 @@ OF_METHODS = {    # the flags that only some methods read
     "--beta": PREFERENCE_METHODS, "--nll": PREFERENCE_METHODS}
 METHODS = {    # defaults (the paper's Table 5, which has no sft), epochs for backend and frontend; the deciding code
     "sweet": dict(input="train.ranked.jsonl", out="policy", epochs=(1, 1), batch_size=8,
-                  deciding=(preference_loss, draw_pairs)),
+                  deciding=(preference_loss, draw_pairs, rng_of, surest)),
     "multi-turn-dpo": dict(input="train.scored.jsonl", out="multi-turn-dpo", epochs=(4, 8), batch_size=8,
                            deciding=(preference_loss, pair_trajectories)),
     "rejection-ft": dict(input="train.scored.jsonl", out="rejection-ft", epochs=(4, 8), batch_size=32,

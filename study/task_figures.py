@@ -1,7 +1,8 @@
 """The figures of the function tasks: are they varied, are they fair, what do the calls catch, what does asking take?
 
-    python study/task_figures.py [TASKS [HONEST]]    (default: 300 tasks of each level, honest programs for 500)
+    python study/task_figures.py 300 500
 """
+import argparse
 import ast
 import json
 import random
@@ -301,7 +302,7 @@ def asking(tasks, level):
     return rows
 
 
-def main(count=300, honest=500):
+def main(count, honest):
     tasks, drawn, seconds = finished(max(count, honest))
     plain, _, plain_seconds = finished(count, "plain")
     passed = sum(map(is_honest, tasks[:honest]))
@@ -323,4 +324,8 @@ def main(count=300, honest=500):
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("tasks", type=int, nargs="?", default=300, help="tasks of each level (default: 300)")
+    parser.add_argument("honest", type=int, nargs="?", default=500, help="tasks for honest programs (default: 500)")
+    args = parser.parse_args()
+    main(args.tasks, args.honest)

@@ -264,7 +264,8 @@ def test_a_reward_that_misses_1_by_rounding_is_a_success(tmp_path):
     (["--in", "a.jsonl", "--split", "val", "--run-name=x"], "--run-name, --split do nothing with --in"),
     (["--in", "a.jsonl", "--report-limit", "3"], "--report-limit does nothing without --report"),
     (["--compare", "a=a.jsonl", "--curves", "b=c"], "--curves does nothing without --report"),
-    (["--compare", "a=a.jsonl", "--unsafe"], "--unsafe does nothing with --compare"), (["--over"], "unrecognized arguments: --over")])
+    (["--compare", "a=a.jsonl", "--unsafe"], "--unsafe does nothing with --compare"),
+    (["--compare", "a=a.jsonl", "--workers", "2"], "--workers does nothing with --compare"), (["--over"], "unrecognized arguments: --over")])
 def test_a_flag_that_would_do_nothing_is_refused(tmp_path, arguments, idle):
     done = subprocess.run([sys.executable, ROOT / "evaluate.py", *arguments], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2 and idle in done.stderr.splitlines()[-1], done.stderr

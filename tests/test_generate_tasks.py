@@ -136,7 +136,8 @@ def test_mistakes_are_answered_in_one_sentence(folder, tmp_path):
 
 @pytest.mark.parametrize("flags, idle", [
     (["--ask=0.6", "--in", "x", "--model", "y", "--engine", "vllm"], "--ask, --engine, --in, --model"),
-    (["--demonstrations", 2, "--level", "plain", "--source", "procedural", "--train", 3], "--level, --train"),
+    (["--demonstrations", 2, "--level", "plain", "--source", "procedural", "--train", 3],
+     "--level, --source, --train"),
     (["--source", "llm", "--in", "x", "--model", "y", "--waste", 1, "--level", "plain"], "--level, --waste"),
     (["--source", "colbench", "--in", "x", "--seed", 1, "--dtype", "float32", "--ask", 1], "--ask, --dtype, --seed"),
     (["--source", "websight", "--in", "x", "--split", "test", "--workers", 2], "--split, --workers")])
