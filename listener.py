@@ -212,7 +212,24 @@ class Listener(CaseSolver):
                 pieces.append(sentence)
             else:
                 pieces += sentences(act("joint").sub("?\n", act("preamble").sub(r"\1.\n", sentence)))
-        return [piece for piece in pieces if not act("filler").fullmatch(piece)] or pieces
+        pieces = [piece for piece in pieces if not act("filler").fullmatch(piece)] or pieces
+        if any(self.stands_alone(piece, memory) for piece in pieces[1:]):
+            pieces = [piece for piece in pieces if not self.restates(piece)]
+        return pieces
+
+    def stands_alone(self, piece, memory):
+        """Whether a question needs nothing that was said before it."""
+        heard = self.read(piece, memory)
+        return piece.endswith("?") and heard.best_aspect()[1] and (heard.terms or not matches("back", piece))
+
+    def restates(self, piece):
+        """Whether a sentence only repeats the request: "So you'd like one total over the big orders."."""
+        if piece.endswith("?") or not matches("restates", piece):
+            return False
+        said = self.said(piece)
+        proposes = any(said[kind] for kind in ("number", "word", "mark", "round", "ties", "form"))
+        asked_for = {*self.requested_keys, *(names[0] for names in self.names.values())}
+        return not proposes and said["field"] <= asked_for
 
     def cut_tag(self, piece, memory):
         """(what stands before the last comma or dash of a sentence, whether the rest only asks for a yes)"""
@@ -258,7 +275,7 @@ class Listener(CaseSolver):
     def asks(self, piece, memory):
         """Whether a sentence asks, and does not propose: "What is big?", but not "So it's 20?"."""
         is_open = piece.endswith("?")
-        if is_open and (matches("seeks", piece) or self.asks_for_one(piece)):
+        if is_open and (matches("seeks", piece) or matches("on_limit", piece) or self.asks_for_one(piece)):
             return True
         if piece in self.examples or matches("cases", piece) or is_open and matches("either", piece):
             return True
@@ -423,6 +440,8 @@ class Listener(CaseSolver):
         if matches("needless", question) and not self.is_clear(heard, fact):
             return None, says("needless", question)
         best, surely = heard.best_aspect()
+        if surely and best == "order" and "order" not in self.aspects_here and "sort" not in self.reference:
+            return None, self.denial(best, question)
         if surely and best in HIDDEN and not heard.terms and not (fact and fact.is_hidden):
             return self.anything(heard, memory, self.denial(best, question))
         if surely and best in (*RESULT, *HIDDEN):

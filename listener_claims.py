@@ -18,7 +18,7 @@ from itertools import chain
 
 from listener_reading import CHOICES, HEADS, HIDDEN, LIMITS, RESULT
 from listener_topics import HEARD, Matcher
-from listener_words import CONTENT, act, data, matches, plain, says, stem, tables, without
+from listener_words import CONTENT, act, data, matches, plain, rewritten, says, stem, tables, without
 
 NEXT = {("high", "out"): 1, ("high", "in"): -1, ("low", "out"): -1, ("low", "in"): 1}    # (end, edge) -> step beyond it
 STEPS = {"*": operator.mul, "+": operator.add, "-": operator.sub, "cap": min}
@@ -124,9 +124,9 @@ class Judge(Matcher):
         """The terms and aspects that a piece of a sentence is about, without those that any claim may seem to fit."""
         about = set(heard.terms or self.taken_up(heard, memory))
         about |= set(filter(heard.fits, heard.aspects))
-        about -= {"define", *CHOICES}
-        if "formula" not in self.aspects_here:
-            about.discard("formula")
+        about -= {"define", *CHOICES, *{"formula", "extra"} - self.aspects_here}
+        if self.formulas_named(heard):
+            about.add("formula")
         return about
 
     # ---- The fact that a claim is about
@@ -155,8 +155,8 @@ class Judge(Matcher):
         if len(keys) < 2:
             return []
         with_extra = {fact.term for fact in self.facts_about("extra") if fact.shared(heard.said, "word")}
-        return [fact for fact in self.facts_about("formula")
-                if fact.about["field"] == keys and fact.term not in with_extra]
+        return [fact for fact in self.facts_about("formula") if fact.term not in with_extra
+                and keys - {self.names[fact.term][0]} == fact.about["field"]]
 
     def fact_worked_out(self, heard, memory):
         """The formula, or the extra, that does what a claim works out."""
@@ -409,7 +409,7 @@ class Judge(Matcher):
 
     def result(self, text, row):
         """What comes of a text, "the price times 3", with the numbers of a row; None if it works nothing out."""
-        text, braces = act("closes").subn(" ) ", plain(text))    # "a plus b, all of that times 2"
+        text, braces = act("closes").subn(" ) ", rewritten("steps", plain(text)))    # "a plus b, all of that times 2"
         words = re.findall(r"[a-z]\w*|\d{1,9}|[-+*()]", "( " * braces + text)
         code = " ".join(self.in_code(word, row) for word in words)
         found = re.search(r"[( ]*+\d++[) ]*+([-+*][( ]*+\d++[) ]*+)+", code[:200])
