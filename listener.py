@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from listener_cases import CaseSolver
 from listener_claims import CORRECTED
-from listener_reading import CERTAIN, HEADS, HIDDEN, MADE, RESULT, SURE
+from listener_reading import CERTAIN, HEADS, HIDDEN, INNER, MADE, RESULT, SURE
 from listener_topics import HEARD
 from listener_words import CODE, CONTENT, act, matches, plain, says, sentences, tables
 from own_facts import OwnFacts
@@ -215,6 +215,8 @@ class Listener(CaseSolver):
         pieces = [piece for piece in pieces if not act("filler").fullmatch(piece)] or pieces
         if any(self.stands_alone(piece, memory) for piece in pieces[1:]):
             pieces = [piece for piece in pieces if not self.restates(piece)]
+        if pieces[1:] and matches("goes_in", pieces[-1]):    # "Cheap pears picked in 5 hours: do they go in?"
+            pieces[-2:] = [f"{pieces[-2][:-1]}, {pieces[-1]}"]
         return pieces
 
     def stands_alone(self, piece, memory):
@@ -503,7 +505,9 @@ class Listener(CaseSolver):
         best, surely = heard.best_aspect()
         if len(layer) == 1 and (not surely or best in HEADS):
             return layer[0]
-        return None
+        fitting = [each for each in self.facts if surely and not heard.terms and best in INNER
+                   and self.is_next(each, memory) and self.points(each, heard) >= SURE]
+        return fitting[0] if len(fitting) == 1 else None    # "Who are they?"
 
     def asked(self, question, scene, memory):
         """(what a question says, with its scene and what was told last, whether it is about the result by itself)"""

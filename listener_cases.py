@@ -126,9 +126,17 @@ class CaseSolver(Judge):
             asks_for_it = made or define.term in heard.terms and not is_claim
             return (made, untold[:1], define) if asks_for_it else None
         if set(verdicts) == {None} and kind.get("edge") in used:    # it is about the edge, which is told again
-            return sum_only
+            instead = self.edge_of_exception(cases, kind)
+            return (instead, used, define) if instead else sum_only
         sentence = self.verdict_on(cases, verdicts, define, text)
         return f"{made} {sentence}".strip(), used, define
+
+    def edge_of_exception(self, cases, kind):
+        """What is said of the limit of an exception, where a word decides as well: "20 counts, if the rest fits."."""
+        special, number = kind.get("except"), cases[0].number
+        if len(cases) > 1 or not special or number not in special.about["number"] - kind["edge"].about["number"]:
+            return ""
+        return f"{number} counts, if the rest fits." if kind["edge"].values["edge"] == {"in"} else f"{number} doesn't count."
 
     def gives_alternatives(self, text):
         """Whether a text says that a number or a word is enough: "It's big from 20 on, or by phone"."""

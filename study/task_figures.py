@@ -324,7 +324,7 @@ def main(count, honest):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], allow_abbrev=False)
     parser.add_argument("tasks", type=int, nargs="?", default=300, help="tasks of each level (default: 300)")
     parser.add_argument("honest", type=int, nargs="?", default=500, help="tasks for honest programs (default: 500)")
     args = parser.parse_args()
