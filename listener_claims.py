@@ -101,7 +101,12 @@ class Judge(Matcher):
         return {target.name: "unsure"}
 
     def clauses(self, sentence, memory):
-        """The claims of a sentence: it is cut where another term or aspect begins, not inside a list."""
+        """The claims of a sentence: it is cut where another term or aspect begins, not inside a list or a formula."""
+        heard = self.read(sentence, memory)
+        for fact in () if heard.fits("except") else self.facts_about("formula"):
+            nothing_else = heard.terms.keys() <= {fact.term} and heard.said["number"] <= fact.about["number"]
+            if nothing_else and self.result_of(fact.term, sentence) == "formula":
+                return [sentence]
         clauses, subject = [""], set()
         pieces = ["", *act("cuts").split(sentence)]    # a mark or conjunction, what follows it, the next one, ...
         for cut, rest in zip(pieces[::2], pieces[1::2]):

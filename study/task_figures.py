@@ -19,6 +19,7 @@ import function_tasks as f  # noqa: E402
 import function_words as w  # noqa: E402
 import honest_programs  # noqa: E402
 from evaluate import markdown  # noqa: E402
+from records import run_script  # noqa: E402
 from listener import Listener, Memory, replied  # noqa: E402
 
 QUESTIONS = 9    # of ten turns, the last is the answer
@@ -302,7 +303,12 @@ def asking(tasks, level):
     return rows
 
 
-def main(count, honest):
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser.add_argument("tasks", type=int, nargs="?", default=300, help="tasks of each level (default: 300)")
+    parser.add_argument("honest", type=int, nargs="?", default=500, help="tasks for honest programs (default: 500)")
+    args = parser.parse_args()
+    count, honest = args.tasks, args.honest
     tasks, drawn, seconds = finished(max(count, honest))
     plain, _, plain_seconds = finished(count, "plain")
     passed = sum(map(is_honest, tasks[:honest]))
@@ -324,8 +330,4 @@ def main(count, honest):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], allow_abbrev=False)
-    parser.add_argument("tasks", type=int, nargs="?", default=300, help="tasks of each level (default: 300)")
-    parser.add_argument("honest", type=int, nargs="?", default=500, help="tasks for honest programs (default: 500)")
-    args = parser.parse_args()
-    main(args.tasks, args.honest)
+    run_script(main)

@@ -15,7 +15,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "study"), str(ROOT / "tests")]
 import function_tasks as f  # noqa: E402
 import function_words as w  # noqa: E402
 import task_figures  # noqa: E402
-from test_human import by_name, needed, reply_after, slots  # noqa: E402
+from test_human import by_name, human_of, needed, reply_after, slots  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -646,3 +646,74 @@ def test_groups_without_any_are_left_out(form):
         words = w.common_words(task["plan"])
         reply, told = reply_after(task, ["group"], form.format(a=w.a(task["details"]["group"]), nouns=words["nouns"]))
         assert reply == "Leave those out." and not told, (form, reply)
+
+
+@pytest.mark.parametrize("form", ["So in that case it's just {value}?", "And is it really {value} then?"])
+def test_a_check_of_what_was_just_told_is_answered(form):
+    for task, fact in facts_with("empty"):
+        [value] = [*fact["values"].get("word", []), *fact["values"].get("number", []), ""][:1]
+        if value and value.isalnum():
+            reply, told = reply_after(task, ["empty"], form.format(value=value))
+            assert YES.match(reply) and not told, (form, reply, fact["reply"])
+
+
+@pytest.mark.parametrize("form", ["For {nouns} {phrase}, does the {own} replace the {n} as the limit?",
+                                  "So for {nouns} {phrase} the {own} stands in place of the {n}?"])
+def test_a_clause_that_names_an_exception_belongs_to_what_follows(form):
+    count = 0
+    for task, theme, name, key, limit, _, _, _, (way, label, word, *other) in kinds():
+        if other and "mean" not in by_name(task)[f"{name}.limit"]["values"]:
+            words = words_of(task, theme, name, label, word)
+            reply, _ = said_of(task, name, form.format(own=other[0], n=limit, **words))
+            assert not NO.match(reply), (form, reply, task["details"])
+            count += 1
+    assert count > 4
+
+
+@pytest.mark.parametrize("form", ["So right on the limit, is one {T}?", "And with exactly the limit, is it still {T}?"])
+def test_a_question_about_the_limit_itself_asks_for_the_edge(form):
+    for task, fact in facts_with("edge"):
+        reply, told = reply_after(task, needed(task, fact["detail"]), form.format(T=slots(task, fact)["term"]))
+        assert told == [fact["detail"]] and not YES.match(reply), (form, reply)
+
+
+@pytest.mark.parametrize("before", ["So we need the result for the {T} {nouns}. ", "How nice! So you'd like just the {T} ones. "])
+def test_a_request_that_is_repeated_proposes_nothing(before):
+    for task, fact in facts_with("define"):
+        words = slots(task, fact)
+        if fact["term"] in task["terms"] and not fact.get("needs"):
+            reply, told = reply_after(task, [], before.format(T=words["term"], nouns=w.common_words(task["plan"])["nouns"])
+                                      + f'What does "{words["term"]}" mean here?')
+            assert told == [fact["detail"]] and reply == fact["reply"], (before, reply, fact["reply"])
+
+
+@pytest.mark.parametrize("form, steps", [("So I multiply {a} by {b} first and then take off {c}?", "times minus"),
+                                         ("So I take {c} off from {a} first, and then multiply by {b}?", "minus times")])
+def test_steps_in_words_are_worked_out(form, steps):
+    """a times b minus c is no (a minus c) times b: the one is confirmed, the other is not."""
+    for task, fact in facts_with("formula"):
+        found = re.search(r"(\w+) (times|minus) (?:the )?(\w+)(?:, and all that (times) the (\w+)| (minus) (\w+)|)\W*$", fact["reply"])
+        if found and (found[4] or found[6]):
+            a, b, c = (found[1], found[3], found[7]) if found[6] else (found[1], found[5], found[3])
+            if "times" in (found[2], found[4]):
+                reply, _ = reply_after(task, [fact["detail"]], form.format(a=a, b=b, c=c))
+                assert bool(YES.match(reply)) == ((steps == "times minus") == bool(found[6])), (form, reply, fact["reply"])
+
+
+def test_the_order_of_a_table_makes_no_difference():
+    for task, _ in facts_with("group"):
+        if not any(fact["aspect"] == "order" for fact in task["facts"]):
+            reply, told = reply_after(task, ["group"], "Does the order of the keys matter to you?")
+            assert reply == "The order makes no difference." and not told, reply
+
+
+def test_ties_by_the_alphabet_name_their_key():
+    for way in ("a-z", "z-a"):
+        assert all("{name" in text for text in w.wordings(way, "full"))
+
+
+def test_a_word_of_the_rows_is_known_as_an_adjective():
+    task = {"problem_description": 'A match: {"weather": "sun", "by": "app"}', "facts": [
+        {"detail": "a", "aspect": "values", "reply": "Sun.", "values": {"word": ["sun", "app"]}}]}
+    human = human_of(task)
+    assert human.said("sunny matches")["word"] == {"sun"} and not human.said("apply happily")["word"]
