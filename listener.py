@@ -442,7 +442,8 @@ class Listener(CaseSolver):
         if matches("needless", question) and not self.is_clear(heard, fact):
             return None, says("needless", question)
         best, surely = heard.best_aspect()
-        if surely and best == "order" and "order" not in self.aspects_here and "sort" not in self.reference:
+        is_unordered = "order" not in self.aspects_here and "sort" not in self.reference
+        if is_unordered and best == "order" and matches("in_order", question):
             return None, self.denial(best, question)
         if surely and best in HIDDEN and not heard.terms and not (fact and fact.is_hidden):
             return self.anything(heard, memory, self.denial(best, question))
@@ -568,6 +569,8 @@ class Listener(CaseSolver):
         here = [fact for fact in hidden if fact.term in self.topics(memory)]
         if none and hidden and not here and matches("holds_for_all", heard.text):
             return None, says("not_here")
+        if none and memory.told and not here and matches("holds_back", heard.text):    # "Is that so for all of them?"
+            return None, none
         ready = [fact for fact in hidden if self.is_next(fact, memory)]
         near = [fact for fact in ready if fact.term in memory.topics[-1:]]
         if not near and none and len(ready) == 1:

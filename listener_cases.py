@@ -37,13 +37,16 @@ class CaseSolver(Judge):
         """(sentences, details, fact) in answer to a case, or None. loosely: a number by itself is a case, too"""
         several_terms = len(self.mentions(text, memory)) > 1
         is_summary = several_terms and len(self.clauses(text, memory)) > 2
-        if is_summary and not self.worked_out(text, memory)[1]:
-            return None
         heard = self.read(rewritten("counted", text), memory)
+        if is_summary and not self.worked_out(text, memory)[1] and any(heard.said[kind] for kind in ("number", "word")):
+            return None
         found = self.rounded(heard)
         found = found or self.member(heard, memory, loosely)
-        found = found or self.compared_example(heard, memory)
-        found = found or self.settled_by_reference(heard, memory)
+        sorts = [self.edge_of_exception, self.compared_example, self.settled_by_reference]
+        if " or " in text:    # "Is it "A (4)", "B (3)" as a list, or all in one line?"
+            sorts[1:] = sorts[:0:-1]
+        for sort in sorts:
+            found = found or sort(heard, memory)
         if not found:
             return None
         sentence, facts, fact = found
@@ -125,18 +128,28 @@ class CaseSolver(Judge):
             is_claim = matches("bounds", shadow) or matches("claims", text) or not text.endswith("?")
             asks_for_it = made or define.term in heard.terms and not is_claim
             return (made, untold[:1], define) if asks_for_it else None
+        if set(verdicts) == {None} and (own := self.edge_of_exception(heard, memory)):
+            return own
         if set(verdicts) == {None} and kind.get("edge") in used:    # it is about the edge, which is told again
-            instead = self.edge_of_exception(cases, kind)
-            return (instead, used, define) if instead else sum_only
+            return sum_only
         sentence = self.verdict_on(cases, verdicts, define, text)
         return f"{made} {sentence}".strip(), used, define
 
-    def edge_of_exception(self, cases, kind):
-        """What is said of the limit of an exception, where a word decides as well: "20 counts, if the rest fits."."""
-        special, number = kind.get("except"), cases[0].number
-        if len(cases) > 1 or not special or number not in special.about["number"] - kind["edge"].about["number"]:
-            return ""
-        return f"{number} counts, if the rest fits." if kind["edge"].values["edge"] == {"in"} else f"{number} doesn't count."
+    def edge_of_exception(self, heard, memory):
+        """Whether an exception's own limit counts: "20 itself counts.". It has the edge of the kind's limit."""
+        kind = self.kind_of(heard, memory)
+        special, limit = kind.get("except"), kind.get("limit")
+        if not special or special.name not in memory.told or not limit:
+            return None
+        edge = kind.get("edge", limit)
+        own = special.shared(heard.said, "number") - limit.about["number"]
+        if not own or not special.shared(heard.said, "word") or "edge" not in edge.values:
+            return None
+        if not self.weigh(heard.text, memory).fits("edge"):
+            return None
+        counts = "counts" if edge.values["edge"] == {"in"} else "doesn't count"
+        rest = ", if the rest fits" if "join" in kind["define"].values and counts == "counts" else ""
+        return f"{own.pop()} itself {counts}{rest}.", [edge], kind["define"]
 
     def gives_alternatives(self, text):
         """Whether a text says that a number or a word is enough: "It's big from 20 on, or by phone"."""

@@ -717,3 +717,27 @@ def test_a_word_of_the_rows_is_known_as_an_adjective():
         {"detail": "a", "aspect": "values", "reply": "Sun.", "values": {"word": ["sun", "app"]}}]}
     human = human_of(task)
     assert human.said("sunny matches")["word"] == {"sun"} and not human.said("apply happily")["word"]
+
+
+@pytest.mark.parametrize("form", ["And for {nouns} {phrase}, does exactly {own} count?",
+                                  "Does that mean strictly more than {own} for {nouns} {phrase}, so {own} itself doesn't count?"])
+def test_the_limit_of_an_exception_has_the_edge_of_the_kind(form):
+    count = 0
+    for task, theme, name, key, limit, join, lab, values, (way, label, word, *other) in kinds():
+        facts = by_name(task)
+        if other and other[0] != limit and f"{name}.limit" in facts and "mean" not in facts[f"{name}.limit"]["values"]:
+            edge = facts.get(f"{name}.edge", facts[f"{name}.limit"])["values"].get("edge")
+            reply, _ = said_of(task, name, form.format(own=other[0], **words_of(task, theme, name, label, word)))
+            counts = re.match(r"Yes|\d+ itself counts", reply)
+            denied = re.match(r"No,|\d+ itself doesn't|Right|That's right", reply)
+            assert not (counts if edge == ["out"] else denied), (form, reply, edge, task["details"])
+            count += bool(counts or denied)
+    assert count > 4
+
+
+@pytest.mark.parametrize("form", ["So one with exactly {n}: {T} or not?", "Exactly {n} - is it {T}, or not?"])
+def test_or_not_is_not_confirmed(form):
+    for task, fact in facts_with("edge"):
+        words = slots(task, fact)
+        reply, told = reply_after(task, needed(task, fact["detail"]), form.format(n=words["n"], T=words["term"]))
+        assert told == [fact["detail"]] and not re.match("Right|That's right", reply), (form, reply)
