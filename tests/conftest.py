@@ -50,7 +50,9 @@ def candidates(record, rng, count=8):
 
 
 def write(path, records):
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(r) + "\n" for r in records), encoding="utf-8")
+    return path
 
 
 def make_data(folder, tasks=12, samples=3):

@@ -265,7 +265,7 @@ def test_twenty_questions_is_a_row_in_two_tables(copy):
     assert {episode["solved"] for episode in episodes} == {True, False}
 
 
-def test_a_second_reference_in_eq_3_is_at_most_twelve_lines_in_three_places(copy):
+def test_a_second_reference_in_eq_3_is_at_most_twelve_lines(copy):
     """PMI: the reference is halfway between the seed model that sees c and the one that does not."""
     lines = copy.edit(
         "train_critic.py",

@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import evaluate  # noqa: E402
-from conftest import running  # noqa: E402
+from conftest import read_lines, running, write  # noqa: E402
 from natural_answers import RIGHT as RIGHT_ANSWERS, WRONG as WRONG_ANSWERS  # noqa: E402
 
 RIGHT = "def double(x):\n    return 2 * x\n"
@@ -45,16 +45,6 @@ def trajectory(number, answer, sample=0, turns=2, finish="answered", **more):
     return {"task_id": f"t-{number:03d}", "sample": sample, "domain": "backend", "task": task(number), "system": "",
             "dialogue_history": history, "answer": answer, "finish": finish, "model": "m", "simulator": "scripted",
             "seed": 0, **more}
-
-
-def write(path, records):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
-
-
-def read(path):
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
 PATIENT = ["--call-timeout", "20", "--program-timeout", "60"]    # tests may run on a machine that has other work
@@ -90,9 +80,9 @@ def scored(tmp_path_factory):
 # ---- Rewards
 
 
-def test_the_reward_is_the_share_of_tests_passed_and_failed_episodes_score_zero(scored):
+def test_the_reward_is_the_share_of_tests_passed(scored):
     folder, _ = scored
-    records = read(folder / "runs/default/test.scored.jsonl")
+    records = read_lines(folder / "runs/default/test.scored.jsonl")
     assert [record["reward"] for record in records] == [1.0, 0.5, 0.0, 0.0, 1.0, 0.0]
     assert set(records[2]["tests"].values()) == {"error: SyntaxError"}
     assert set(records[3]["tests"].values()) == {"no answer"}
@@ -101,10 +91,10 @@ def test_the_reward_is_the_share_of_tests_passed_and_failed_episodes_score_zero(
     assert records[0]["sandbox"], "every scored record says which layers of the sandbox were on"
 
 
-def test_records_keep_their_order_and_every_key_and_the_input_is_left_alone(scored):
+def test_records_keep_their_order_and_every_key(scored):
     folder, _ = scored
-    before = read(folder / "runs/default/test.trajectories.jsonl")
-    for old, new in zip(before, read(folder / "runs/default/test.scored.jsonl"), strict=True):
+    before = read_lines(folder / "runs/default/test.trajectories.jsonl")
+    for old, new in zip(before, read_lines(folder / "runs/default/test.scored.jsonl"), strict=True):
         assert {key: new[key] for key in old} == old
     assert len(before) == 6 and "reward" not in before[0]
 
@@ -142,7 +132,7 @@ def test_of_a_rollout_that_was_stopped_it_says_so(tmp_path):
     assert "has not finished this file" not in run(tmp_path, "--in", "a.trajectories.jsonl").stdout
 
 
-def test_the_share_of_hidden_details_that_the_agent_was_told_is_counted(scored):
+def test_the_share_of_details_that_were_told_is_counted(scored):
     folder, _ = scored
     assert json.loads((folder / "runs/default/test.metrics.json").read_text())["details_told"]["value"] == 1.0
     assert evaluate.details_told(trajectory(0, RIGHT, turns=2)) == [True]
@@ -377,15 +367,15 @@ def test_hostile_text_is_no_program_and_stops_nothing():
         assert time.process_time() - begun < 20, text[:9]
 
 
-def test_the_two_modes_score_alike_but_for_the_released_evaluators_rules_and_are_not_compared(tmp_path):
+def test_the_two_modes_differ_by_the_released_rules_alone(tmp_path):
     # the released evaluator: NameError
     helper = "def twice(x):\n    return 2 * x\n\ndef double(x):\n    return twice(x)\n"
     source = write(tmp_path / "a.trajectories.jsonl", [trajectory(0, helper), trajectory(1, RIGHT)])
     done = run(tmp_path, "--in", source)
-    first, second = read(tmp_path / "a.scored.jsonl")
+    first, second = read_lines(tmp_path / "a.scored.jsonl")
     assert first["reward"] == second["reward"] == 1.0 and set(first["tests"].values()) == {"passed"}
     released = run(tmp_path, "--in", source, "--mode", "released", "--out", "b.scored.jsonl")
-    first, second = read(tmp_path / "b.scored.jsonl")
+    first, second = read_lines(tmp_path / "b.scored.jsonl")
     assert first["reward"] == 0.0 and set(first["tests"].values()) == {"error: NameError"} and second["reward"] == 1.0
     refused = run(tmp_path, "--compare", "a=a.scored.jsonl", "b=b.scored.jsonl", code=2).stderr
     assert "'released'" in refused and "score them the same way" in refused
@@ -393,7 +383,7 @@ def test_the_two_modes_score_alike_but_for_the_released_evaluators_rules_and_are
 
 
 def test_runs_scored_with_other_time_limits_are_not_compared(scored, tmp_path):
-    patient = read(scored[0] / "runs/default/test.scored.jsonl")
+    patient = read_lines(scored[0] / "runs/default/test.scored.jsonl")
     limits = {name: patient[0][name] for name in ("call_timeout", "program_timeout")}
     assert limits == {"call_timeout": 20, "program_timeout": 60}
     write(tmp_path / "patient", patient)
@@ -405,7 +395,7 @@ def test_runs_scored_with_other_time_limits_are_not_compared(scored, tmp_path):
         assert "success, vs a" in run(tmp_path, "--compare", "a=old", f"b={name}").stdout
 
 
-def test_the_released_evaluator_gets_the_answer_as_it_stands_and_the_module_its_program(monkeypatch):
+def test_the_released_evaluator_gets_the_answer_as_it_stands(monkeypatch):
     asked = []
 
     class Box:
@@ -445,7 +435,7 @@ def test_released_trajectories_are_scored_once_they_are_converted(tmp_path):
     subprocess.run([sys.executable, ROOT / "generate_tasks.py", "--source", "colbench", "--in", source,
                     "--out", tmp_path / "offline.jsonl"], check=True)
     run(tmp_path, "--in", tmp_path / "offline.jsonl")
-    records = read(tmp_path / "offline.scored.jsonl")
+    records = read_lines(tmp_path / "offline.scored.jsonl")
     assert [record["reward"] for record in records] == [1.0, 0.5, 0.5, 0.5]
     assert [record["sample"] for record in records] == [0, 0, 1, 1]
     assert [record["finish"] for record in records] == ["answered"] * 3 + ["max_turns"]
@@ -489,13 +479,13 @@ def designs(tmp_path_factory):
 
 def test_the_reward_of_a_page_is_its_cosine_with_the_reference(designs):
     folder, _ = designs
-    same, other, none = read(folder / "a.scored.jsonl")
+    same, other, none = read_lines(folder / "a.scored.jsonl")
     assert same["reward"] == pytest.approx(1.0) and same["page"] == "ok" and set(same["cosine"]) == {"page", "centre"}
     assert other["reward"] == other["cosine"]["page"] < 0.99 and other["encoder"] == "layout"
     assert abs(other["cosine"]["page"] - other["cosine"]["centre"]) > 0.001, \
         "the centre does not see what stands at the left"
     assert none["reward"] == 0 and none["page"] == "no page"
-    blank = read(folder / "b.scored.jsonl")[2]
+    blank = read_lines(folder / "b.scored.jsonl")[2]
     assert blank["page"] == "blank" and blank["reward"] == 0
     metrics = json.loads((folder / "b.metrics.json").read_text())
     assert metrics["statuses"] == {"ok": 2, "blank": 1} and "success" not in metrics
@@ -533,7 +523,7 @@ def test_a_flag_of_programs_is_refused_with_pages(designs):
 
 def test_cosines_of_different_encoders_are_not_compared(designs):
     folder, _ = designs
-    write(folder / "clip.scored.jsonl", [record | {"encoder": "clip"} for record in read(folder / "a.scored.jsonl")])
+    write(folder / "clip.scored.jsonl", [record | {"encoder": "clip"} for record in read_lines(folder / "a.scored.jsonl")])
     done = run(folder, "--compare", "a=a.scored.jsonl", "clip=clip.scored.jsonl", code=2)
     assert all(word in done.stderr for word in ("clip.scored.jsonl", "a.scored.jsonl", "'clip'"))
     assert done.stderr.count("\n") == 1
@@ -576,7 +566,7 @@ def test_the_bootstrap_agrees_with_a_plain_loop():
                   - np.percentile(slow, [2.5, 50, 97.5], axis=0)).max() < 0.15
 
 
-def test_the_interval_of_a_thousand_tasks_has_the_width_of_the_binomial():
+def test_the_interval_has_the_width_of_the_binomial():
     values = (np.arange(1000) < 400).astype(float)
     numbers = interval(values)
     assert width(numbers) == pytest.approx(2 * 1.96 * (0.4 * 0.6 / 1000) ** 0.5, rel=0.05)
@@ -807,7 +797,7 @@ def test_a_reward_is_never_kept_for_an_episode_that_changed(tmp_path, change):
     assert (tmp_path / "a.scored.jsonl").read_bytes() == before
     assert ("mode was 'module', now 'released'" if change == "settings" else "content of --in") in done.stderr
     run(tmp_path, "--in", source, "--overwrite")
-    assert [record["reward"] for record in read(tmp_path / "a.scored.jsonl")] == [1.0, 0.0][:2 - (change == "gone")] \
+    assert [record["reward"] for record in read_lines(tmp_path / "a.scored.jsonl")] == [1.0, 0.0][:2 - (change == "gone")] \
         or change in ("dialogue", "settings")
 
 

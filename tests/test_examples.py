@@ -104,7 +104,7 @@ def test_the_advantage_of_grpo_is_relative_to_the_group():
     assert found == [("a", pytest.approx(1.5 ** 0.5)), ("a", pytest.approx(-(1.5 ** 0.5)))]
 
 
-def test_grpo_clips_what_goes_too_far_in_the_direction_of_the_advantage():
+def test_grpo_clips_what_goes_too_far():
     grpo = importlib.import_module("grpo")
     old = torch.zeros(4)
     logps = torch.log(torch.tensor([1.5, 0.5, 1.5, 0.5])).requires_grad_()
@@ -174,7 +174,7 @@ def test_the_cities_pass_through_every_stage_as_the_docstring_has_it(city, tmp_p
     assert len(tasks) == 32 and {task["domain"] for task in tasks} == {"city"}
 
 
-def test_the_human_of_the_cities_tells_what_is_asked_and_a_right_guess_is_rewarded(city):
+def test_the_human_of_the_cities_tells_what_is_asked(city):
     task = city.task_of("Durban")
     asked = [{"role": "user", "content": city.REQUEST}, {"role": "assistant", "content": "Is it a capital?"}]
     assert city.scripted_reply(task, asked) == ("No, it is no capital.", ["capital"])

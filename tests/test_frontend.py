@@ -22,6 +22,7 @@ import render  # noqa: E402
 import engines  # noqa: E402
 import human  # noqa: E402
 import rollout  # noqa: E402
+from conftest import read_lines  # noqa: E402
 from test_render import WITHOUT, needs_browser  # noqa: E402, F401
 from test_train import call, train_critic, train_policy  # noqa: E402
 
@@ -42,10 +43,6 @@ def run(script, *arguments, cwd, input=None):
                           env={"PATH": "/usr/bin:/bin:/usr/local/bin", "OMP_NUM_THREADS": "1", "HOME": str(cwd)})
 
 
-def read(path):
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
-
-
 # ---- Tasks
 
 
@@ -56,7 +53,7 @@ def test_there_are_enough_kinds_and_combinations_of_each_level():
         assert len(kinds) >= least and total * 0.72 > 10_000 and total * 0.2 > 500
 
 
-def test_full_pages_have_20_to_40_visible_parts_and_their_requests_name_a_purpose(renderer):
+def test_full_pages_have_20_to_40_visible_parts_and_a_purpose(renderer):
     for kind, entry in page_tasks.page_kinds("full").items():
         task = next(page_tasks.draw_tasks("train", "full", 1, kinds=[kind]))
         assert 20 <= len(page_words.Page(renderer.layout(task["ground_truth"])).seen) <= 40, kind
@@ -155,7 +152,7 @@ def check_reward(renderer, tasks):
     return sum(taus) / len(taus), min(right)
 
 
-def test_the_cosine_orders_pages_by_their_wrong_choices_in_each_of_three_designs(renderer):
+def test_the_cosine_orders_pages_by_their_wrong_choices(renderer):
     tasks = []
     for level in page_tasks.LEVELS:
         tasks += itertools.islice(page_tasks.draw_tasks("val", level, 0), 5)
@@ -186,7 +183,7 @@ def test_pages_are_drawn_until_they_are_used_up_and_never_twice():
     assert len(set(pages)) == len(pages) > 100
 
 
-def test_the_same_seed_draws_the_same_tasks_and_pairs_of_choices_stay_new():
+def test_the_same_seed_draws_the_same_tasks_and_new_pairs_stay_new():
     draw = lambda split, seed: list(itertools.islice(page_tasks.draw_tasks(split, "plain", seed), 60))  # noqa: E731
     assert draw("train", 3) == draw("train", 3) != draw("train", 4)
     assert {task["half"] for task in draw("train", 3)} == {"seen"}
@@ -229,7 +226,7 @@ def world(tmp_path_factory):
 
 
 def test_a_demonstration_shows_pages_hears_differences_and_answers(world):
-    for r in read(world / "data/frontend/demonstrations.jsonl"):
+    for r in read_lines(world / "data/frontend/demonstrations.jsonl"):
         roles = [m["role"] for m in r["dialogue_history"]]
         assert roles == ["user", "assistant"] * (len(roles) // 2) and len(roles) <= 12
         *shown, last = [m["content"] for m in r["dialogue_history"] if m["role"] == "assistant"]
@@ -254,7 +251,7 @@ def test_the_words_of_a_demonstration_are_those_of_the_rendered_pages(renderer):
 
 
 @pytest.mark.parametrize("level", page_tasks.LEVELS)
-def test_an_agent_that_does_all_it_is_told_ends_with_the_reference_two_choices_a_turn(level):
+def test_an_agent_that_does_all_it_is_told_ends_with_the_reference(level):
     for n, task in enumerate(itertools.islice(page_tasks.draw_tasks("train", level, 0), 8)):
         history, answer = page_tasks.demonstrate(task, 1.0, 0.0, 12, NoEarlyAnswer(n))
         assert len(history) // 2 <= 2 + (len(task["details"]) + 1) // 2
@@ -289,7 +286,7 @@ class NoEarlyAnswer(random.Random):
 
 
 def test_a_tiny_page_is_about_fifty_tokens(world):
-    records = read(world / "data/frontend/demonstrations.jsonl")
+    records = read_lines(world / "data/frontend/demonstrations.jsonl")
     tokenizer = train_policy.tiny_tokenizer([m["content"] for r in records for m in r["dialogue_history"]], 2048)
     assert max(len(tokenizer(r["answer"])["input_ids"]) for r in records) <= 70
     assert all(tokenizer.decode(tokenizer(r["answer"])["input_ids"]) == r["answer"] for r in records)
@@ -304,7 +301,7 @@ def test_a_rollout_of_pages_runs_from_the_command_line(world, monkeypatch):
     done = run("rollout.py", "--domain", "frontend", "--split", "test", "--max-turns", 3, "--max-tokens", 30,
                "--engine", "transformers", cwd=world)
     assert done.returncode == 0, done.stderr
-    records = read(world / "runs/default/test.trajectories.jsonl")
+    records = read_lines(world / "runs/default/test.trajectories.jsonl")
     assert len(records) == 2 and all(r["finish"] in ("answered", "max_turns") for r in records)
     replies = {m["content"] for r in records for m in r["dialogue_history"][1:] if m["role"] == "user"}
     assert (replies <= {page_words.NO_PAGE, page_words.NO_ANSWER, "Your page is empty."}
@@ -313,8 +310,8 @@ def test_a_rollout_of_pages_runs_from_the_command_line(world, monkeypatch):
 
 
 @needs_browser
-def test_the_scripted_partner_names_differences_answers_and_asks_for_a_page(world):
-    task = read(world / "data/frontend/train.jsonl")[0]
+def test_the_scripted_partner_names_differences_and_answers(world):
+    task = read_lines(world / "data/frontend/train.jsonl")[0]
 
     resources = rollout.Resources(types.SimpleNamespace(domain="frontend", max_turns=5))
 
@@ -366,7 +363,7 @@ def test_a_vision_model_gets_both_pictures_and_no_source(world):
                    "--model", agent.url, "--simulator", human.url, "--max-turns", 4, cwd=world)
         assert done.returncode == 0, done.stderr
         requests = human.requests
-    records = read(world / "seen.jsonl")
+    records = read_lines(world / "seen.jsonl")
     assert len(records) == len(requests) == 2
     for record in records:
         replies = [m["content"] for m in record["dialogue_history"] if m["role"] == "user"]
@@ -389,12 +386,12 @@ def test_the_share_of_right_choices_is_counted(world):
     done = run("evaluate.py", "--in", "data/frontend/demonstrations.jsonl", "--out", "choices.jsonl", cwd=world)
     assert done.returncode == 0, done.stderr
     assert re.search(r"choices right +\| \d", done.stdout) and "success, seen" not in done.stdout
-    rows = read(world / "choices.jsonl")
+    rows = read_lines(world / "choices.jsonl")
     assert len({sum(row["choices"].values()) for row in rows}) > 2 and all(row["reward"] > 0 for row in rows)
     done = run("evaluate.py", "--in", "data/frontend/demonstrations.jsonl", "--out", "counted.jsonl", "--reward",
                "choices", cwd=world)
     assert done.returncode == 0, done.stderr
-    for row, before in zip(read(world / "counted.jsonl"), rows, strict=True):
+    for row, before in zip(read_lines(world / "counted.jsonl"), rows, strict=True):
         assert row["choices"] == before["choices"] and row["cosine"] == before["cosine"]
         assert row["reward"] == sum(row["choices"].values()) / len(row["choices"])
     without = [row | {"task": row["task"] | {"choices": {}}} for row in rows]

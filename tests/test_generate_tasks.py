@@ -19,7 +19,7 @@ import generate_tasks as g  # noqa: E402
 import llm_tasks  # noqa: E402
 import records as kit  # noqa: E402
 import rollout  # noqa: E402
-from conftest import running  # noqa: E402
+from conftest import read_lines, running, write  # noqa: E402
 from sandbox import Sandbox  # noqa: E402
 from server import Response  # noqa: E402
 from stub_server import Stub  # noqa: E402
@@ -32,15 +32,6 @@ def command(*flags, ok=True, cwd=None, code=None):
     assert (r.returncode == 0) == ok and code in (None, r.returncode), r.stderr + r.stdout
     assert "Traceback" not in r.stderr, r.stderr
     return r
-
-
-def records(path):
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
-
-
-def write(path, records):
-    path.write_text("".join(json.dumps(r) + "\n" for r in records))
-    return path
 
 
 def interrupted(*flags, cwd, ready):
@@ -80,19 +71,19 @@ def test_the_output_follows_from_the_seed_and_a_cut_file_is_continued(tmp_path):
     assert "level was 'plain', now 'full'" in refused.stderr
 
 
-def test_the_splits_share_no_function_and_the_level_reaches_the_grammar(folder, tmp_path):
+def test_the_splits_share_no_function(folder, tmp_path):
     command("--level", "plain", "--train", 30, "--val", 0, "--test", 0, "--out", tmp_path)
-    plain, full = records(tmp_path / "train.jsonl"), records(folder / "train.jsonl")
+    plain, full = read_lines(tmp_path / "train.jsonl"), read_lines(folder / "train.jsonl")
     opening = [len({task["problem_description"][:25] for task in tasks[:30]}) for tasks in (plain, full)]
     assert opening[0] < opening[1], "the plain grammar words everything alike"
-    functions = [{task["ground_truth"] for task in records(folder / f"{split}.jsonl")} for split in g.SPLITS]
+    functions = [{task["ground_truth"] for task in read_lines(folder / f"{split}.jsonl")} for split in g.SPLITS]
     assert [len(each) for each in functions] == [60, 10, 20] and len(set.union(*functions)) == 90
 
 
 def test_demonstrations_are_dialogues_as_rollouts_write_them(folder, tmp_path):
     flags = ["--demonstrations", 150, "--in", folder / "train.jsonl"]
     command(*flags, "--out", tmp_path / "a.jsonl")
-    made = records(tmp_path / "a.jsonl")
+    made = read_lines(tmp_path / "a.jsonl")
     assert len({(r["task_id"], r["sample"]) for r in made}) == 150
     instructions = rollout.system_prompt(types.SimpleNamespace(domain="backend", max_turns=10))
     for r in made:
@@ -211,15 +202,10 @@ RELEASED = [released_task("def f(x):\n    return x + 1\n", "f", "one more"),
             released_task("def k(x):\n    return 1 / (x - 3)\n", "k", "fails its own test")]
 
 
-def write(path, records):
-    path.write_text("".join(json.dumps(r) + "\n" for r in records))
-    return path
-
-
 def test_released_tasks_are_read_in_order(tmp_path):
     source = write(tmp_path / "released.jsonl", RELEASED + RELEASED[:1])
     command("--source", "colbench", "--split", "test", "--test", 3, "--in", source, "--out", tmp_path / "test.jsonl")
-    made = records(tmp_path / "test.jsonl")
+    made = read_lines(tmp_path / "test.jsonl")
     assert [{k: t[k] for k in RELEASED[0]} for t in made] == RELEASED
     assert [t["task_id"] for t in made] == ["released-00001", "released-00002", "released-00003"]
 
@@ -238,7 +224,7 @@ def test_samples_of_released_trajectories_are_matched_over_blocks(tmp_path):
     source = write(tmp_path / "offline.jsonl", lines)
     out = tmp_path / "o.jsonl"
     command("--source", "colbench", "--in", source, "--out", out)
-    whole, made = out.read_bytes(), records(out)
+    whole, made = out.read_bytes(), read_lines(out)
     instructions = rollout.system_prompt(types.SimpleNamespace(domain="backend", max_turns=10))
     ids, samples = [t["task_id"] for t in made], [t["sample"] for t in made]
     assert len(set(ids)) == 3 and ids == 3 * ids[:3] and samples == [0, 0, 0, 1, 1, 1, 2, 2, 2]
@@ -254,25 +240,25 @@ def test_samples_of_released_trajectories_are_matched_over_blocks(tmp_path):
     assert r.returncode == 2 and "line 2: the key 'task' is missing" in r.stderr
 
 
-def test_released_answers_with_the_mark_are_taken_apart_by_the_one_rule(tmp_path):
+def test_released_answers_are_taken_apart_by_the_one_rule(tmp_path):
     code = 'def f(x):\n    print("OUTPUT:")\n    return x + 1'
     lines = [offline(RELEASED[0], answer=answer) for answer in (
         code, f"Thought. OUTPUT: I WANT TO ANSWER:\n{code}", f"I WANT TO ANSWER: {code}\n# I WANT TO ANSWER: no", None)]
     command("--source", "colbench", "--in", write(tmp_path / "a.jsonl", lines), "--out", tmp_path / "o.jsonl")
-    assert [r["answer"] for r in records(tmp_path / "o.jsonl")] == [
+    assert [r["answer"] for r in read_lines(tmp_path / "o.jsonl")] == [
         code, code, f"{code}\n# I WANT TO ANSWER: no", None]
 
 
-def test_released_pages_are_read_without_test_cases_and_backend_tasks_are_not(tmp_path):
+def test_only_released_pages_are_read_without_test_cases(tmp_path):
     pages = [{"problem_description": f"Page {n}", "ground_truth": f"<html>{n}</html>"} for n in range(3)]
     source = write(tmp_path / "pages.jsonl", pages)
     command("--domain", "frontend", "--source", "colbench", "--in", source, "--out", tmp_path / "o.jsonl", "--train", 2)
-    assert [t["ground_truth"] for t in records(tmp_path / "o.jsonl")] == ["<html>0</html>", "<html>1</html>"]
+    assert [t["ground_truth"] for t in read_lines(tmp_path / "o.jsonl")] == ["<html>0</html>", "<html>1</html>"]
     r = command("--source", "colbench", "--in", source, "--out", tmp_path / "b.jsonl", ok=False)
     assert r.returncode == 2 and "pages.jsonl, line 1: the key 'test_cases' is missing" in r.stderr
 
 
-def test_the_same_file_by_another_path_is_the_same_input_and_a_changed_one_is_not(tmp_path):
+def test_the_same_file_by_another_path_is_the_same_input(tmp_path):
     source = write(tmp_path / "a.jsonl", RELEASED)
     flags = ["--source", "colbench", "--out", tmp_path / "o.jsonl"]
     command(*flags, "--in", source)
@@ -302,7 +288,7 @@ def test_released_trajectories_keep_the_instructions_of_their_agent(template, tm
     line = offline(RELEASED[0])
     line["dialogue_history"][1]["input"] = PROMPTS[template]
     command("--source", "colbench", "--in", write(tmp_path / "a.jsonl", [line]), "--out", tmp_path / "o.jsonl")
-    assert [t["system"] for t in records(tmp_path / "o.jsonl")] == [RULES]
+    assert [t["system"] for t in read_lines(tmp_path / "o.jsonl")] == [RULES]
 
 
 def test_released_tasks_that_nobody_can_pass_are_reported(tmp_path):
@@ -316,7 +302,7 @@ def test_released_tasks_that_nobody_can_pass_are_reported(tmp_path):
              task("def f(x):\n    x.sort()\ndef g(x):\n    return 1", "f([2, 1])"),
              task("def f(x):\n    yield x", "list(f(2))", "f(max([y for y in (1, 2)], key=lambda z: -z))")]
     r = command("--source", "colbench", "--in", write(tmp_path / "rel.jsonl", tasks), "--out", tmp_path / "o.jsonl")
-    assert len(records(tmp_path / "o.jsonl")) == 7, "the released set is kept as it is"
+    assert len(read_lines(tmp_path / "o.jsonl")) == 7, "the released set is kept as it is"
     for reason in ("2 x a call uses date, which only the reference defines (rel-00001, rel-00002)",
                    "1 x a call uses P, which only the reference defines (rel-00003)",
                    "1 x the reference imports numpy, which is not in the standard library (rel-00004)",
@@ -330,10 +316,10 @@ def test_a_name_of_a_domain_is_no_reason_to_refuse_a_conversion(tmp_path):
     line["dialogue_history"][1]["input"] = PROMPTS["llama"]
     command("--source", "colbench", "--domain", "games", "--in", write(tmp_path / "a.jsonl", [line]), "--out",
             tmp_path / "o.jsonl")
-    assert [(r["domain"], r["system"]) for r in records(tmp_path / "o.jsonl")] == [("games", RULES)]
+    assert [(r["domain"], r["system"]) for r in read_lines(tmp_path / "o.jsonl")] == [("games", RULES)]
     source = write(tmp_path / "b.jsonl", [{"problem_description": "Hangman.", "ground_truth": "gallows"}])
     command("--source", "colbench", "--domain", "games", "--in", source, "--out", tmp_path / "t.jsonl")
-    assert [r["domain"] for r in records(tmp_path / "t.jsonl")] == ["games"]
+    assert [r["domain"] for r in read_lines(tmp_path / "t.jsonl")] == ["games"]
 
 
 # ---- WebSight
@@ -353,7 +339,7 @@ def test_websight_is_split_as_the_paper_splits_it(tmp_path):
     source = write(tmp_path / "rows.jsonl", made)
     flags = ["--source", "websight", "--in", source, "--out", tmp_path, "--train", 3, "--val", 0, "--test", 2]
     r = command(*flags)
-    train, test = records(tmp_path / "train.jsonl"), records(tmp_path / "test.jsonl")
+    train, test = read_lines(tmp_path / "train.jsonl"), read_lines(tmp_path / "test.jsonl")
     assert [t["row"] for t in train] == [0, 4, 5] and [t["row"] for t in test] == [10_000, 10_002]
     assert "2 x no idea or no page" in r.stdout and "1 x a page that another row has" in r.stdout
     assert train[0] == {"task_id": "websight-00000", "domain": "frontend", "source": "websight", "row": 0,
@@ -393,8 +379,8 @@ def test_parquet_is_read_or_what_is_missing_is_named(tmp_path):
     for n in (1, 0):    # the files of a folder, in the order of their names
         parquet.write_table(pyarrow.Table.from_pylist(rows(4, 4 * n)), tmp_path / f"web/{n}.parquet")
     command(*flags)
-    assert [t["row"] for t in records(tmp_path / "out/train.jsonl")] == [0, 1, 2, 3, 4]
-    assert "about 4." in records(tmp_path / "out/train.jsonl")[4]["problem_description"]
+    assert [t["row"] for t in read_lines(tmp_path / "out/train.jsonl")] == [0, 1, 2, 3, 4]
+    assert "about 4." in read_lines(tmp_path / "out/train.jsonl")[4]["problem_description"]
     (tmp_path / "web/0.parquet").write_bytes(b"PAR1")
     assert "0.parquet: " in command(*flags, "--overwrite", ok=False, code=2).stderr
 
@@ -550,9 +536,9 @@ def tasks_from(tmp_path, answers, *flags, **stub_settings):
     with Stub(written_by(answers), **stub_settings) as stub:
         r = command("--source", "llm", "--in", source, "--model", stub.url, "--out", tmp_path / "out", "--train", 90,
                     "--val", 90, "--test", 90, *flags)
-    made = [task for split in g.SPLITS if (path := tmp_path / f"out/{split}.jsonl").exists() for task in records(path)]
+    made = [task for split in g.SPLITS if (path := tmp_path / f"out/{split}.jsonl").exists() for task in read_lines(path)]
     path = tmp_path / "out/tasks.rejected.jsonl"
-    return made, {r["text"]: r["reason"] for r in records(path)} if path.exists() else {}, r
+    return made, {r["text"]: r["reason"] for r in read_lines(path)} if path.exists() else {}, r
 
 
 def test_tasks_of_a_model_are_checked_and_rejections_have_reasons(tmp_path):
@@ -566,11 +552,11 @@ def test_tasks_of_a_model_are_checked_and_rejections_have_reasons(tmp_path):
         assert len(set(asked(stub))) == len(answers)
     for reason in [*BAD, "request refused"]:
         assert f"  1 x {reason}\n" in r.stdout, (reason, r.stdout)
-    rejected = records(tmp_path / "out/tasks.rejected.jsonl")
+    rejected = read_lines(tmp_path / "out/tasks.rejected.jsonl")
     assert {r["text"]: r["reason"] for r in rejected} == {e: e for e in BAD} | {"refuse": "request refused"}
     assert all(r["answer"] == BAD.get(r["text"], r["answer"]) for r in rejected)
     assert all(r["text"] == list(answers)[r["excerpt"]] for r in rejected)
-    made = {s: records(tmp_path / f"out/{s}.jsonl") for s in g.SPLITS if (tmp_path / f"out/{s}.jsonl").exists()}
+    made = {s: read_lines(tmp_path / f"out/{s}.jsonl") for s in g.SPLITS if (tmp_path / f"out/{s}.jsonl").exists()}
     written = {llm_tasks.parse_task(good(i))[0]["ground_truth"] for i in range(12)}
     assert {t["ground_truth"] for s in made for t in made[s]} == written
     assert "train" in made and len({t["task_id"] for s in made for t in made[s]}) == 12
@@ -581,7 +567,7 @@ def test_tasks_of_a_model_are_checked_and_rejections_have_reasons(tmp_path):
 
     # a killed run goes on with what is missing, at another address; what was rejected is not asked again
     whole = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    lost = records(tmp_path / "out/train.jsonl")[1]["excerpt"]
+    lost = read_lines(tmp_path / "out/train.jsonl")[1]["excerpt"]
     write(tmp_path / "out/train.jsonl", [t for t in made["train"] if t["excerpt"] != lost])
     with Stub(written_by(answers)) as stub:
         command(*flags, "--model", stub.url)
@@ -720,7 +706,7 @@ def test_the_same_function_makes_one_task_whatever_the_excerpt(tmp_path):
                 command("--source", "llm", "--in", source, "--model", stub.url, "--out", tmp_path / "two")
         for split in g.SPLITS:
             path = tmp_path / folder / f"{split}.jsonl"
-            for task in records(path) if path.exists() else ():
+            for task in read_lines(path) if path.exists() else ():
                 splits.setdefault(task["function"], set()).add(split)
     assert len(splits) == 3 and all(len(found) == 1 for found in splits.values())
 
@@ -734,7 +720,7 @@ def test_no_more_is_asked_for_than_is_wanted(tmp_path):
     needed = [n for n in range(60) if splits[:n].count("train") == 7][0]
     with Stub(written_by(answers)) as stub:
         command(*flags, "--train", 7, "--model", stub.url)
-        assert len(asked(stub)) == needed and len(records(tmp_path / "out/train.jsonl")) == 7
+        assert len(asked(stub)) == needed and len(read_lines(tmp_path / "out/train.jsonl")) == 7
         command(*flags, "--train", 7, "--model", stub.url)
         assert len(asked(stub)) == needed, "a finished run asks nothing"
         command(*flags, "--train", 9, "--model", stub.url)
@@ -742,7 +728,7 @@ def test_no_more_is_asked_for_than_is_wanted(tmp_path):
         # a split that had no room has some now
         command(*flags[:-1], 2, "--train", 9, "--model", stub.url)
         before = [i for i in range(60) if splits[i] == "test"][:2]
-        assert [t["excerpt"] for t in records(tmp_path / "out/test.jsonl")] == before
+        assert [t["excerpt"] for t in read_lines(tmp_path / "out/test.jsonl")] == before
 
 
 def test_ctrl_c_keeps_the_answers_that_are_finished(tmp_path):
@@ -762,7 +748,7 @@ def test_ctrl_c_keeps_the_answers_that_are_finished(tmp_path):
         for pause in (3, 30, 300):    # they are checked in the sandbox, which takes as long as the machine needs
             first.clear()
             interrupted(*flags, "--model", stub.url, cwd=tmp_path, ready=lambda: len(first) >= 7 and not time.sleep(pause))
-            kept = {t["excerpt"] for path in paths if path.exists() for t in records(path)}
+            kept = {t["excerpt"] for path in paths if path.exists() for t in read_lines(path)}
             if kept:
                 break
         assert kept and 0 not in kept
@@ -770,7 +756,7 @@ def test_ctrl_c_keeps_the_answers_that_are_finished(tmp_path):
         stub.requests.clear()
         command(*flags, "--model", stub.url, cwd=tmp_path)
         assert asked(stub) == sorted(f"good {i}" for i in range(8) if i not in kept)
-    made = [records(path) for path in paths if path.exists()]
+    made = [read_lines(path) for path in paths if path.exists()]
     assert sum(map(len, made)) == 8
     assert all([t["excerpt"] for t in tasks] == sorted(t["excerpt"] for t in tasks) for tasks in made)
 
@@ -787,7 +773,7 @@ def test_a_model_that_writes_no_task_ends_in_an_error(tmp_path):
         r = command("--source", "llm", "--in", source, "--model", stub.url, "--out", tmp_path / "out", ok=False, code=1)
     assert "nothing was written" in r.stderr and "5 x not in the requested form" in r.stderr
     assert "wrote 0" not in r.stdout and not list(tmp_path.glob("out/t*n.jsonl"))
-    assert len(records(tmp_path / "out/tasks.rejected.jsonl")) == 5
+    assert len(read_lines(tmp_path / "out/tasks.rejected.jsonl")) == 5
 
 
 def test_a_server_that_is_gone_stops_the_run_in_one_sentence(tmp_path):
@@ -806,7 +792,7 @@ def test_a_model_that_cannot_be_loaded_takes_nothing_away(tmp_path, monkeypatch)
              "transformers", "--model"]
     for text, model in ("nope", "nope"), ("train.jsonl is the input", tmp_path / "train.jsonl"):
         assert text in command(*flags, model, ok=False).stderr
-    assert records(tmp_path / "train.jsonl") == [{"excerpt": 0}]
+    assert read_lines(tmp_path / "train.jsonl") == [{"excerpt": 0}]
 
 
 def test_an_odd_answer_is_read_in_no_time():

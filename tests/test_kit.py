@@ -49,7 +49,7 @@ def said(capsys, call, code=2):
 # ---- Reading
 
 @pytest.mark.parametrize("kind", RECORDS)
-def test_a_record_of_each_kind_is_read_and_keeps_what_the_schema_does_not_name(tmp_path, kind):
+def test_a_record_of_each_kind_keeps_unknown_keys(tmp_path, kind):
     record, = read(write(tmp_path / "a.jsonl", {**RECORDS[kind], "mine": [1, {"a": None}]}), kind)
     assert record["mine"] == [1, {"a": None}] and record.items() >= RECORDS[kind].items()
 
@@ -134,7 +134,7 @@ def test_a_reward_that_rounding_kept_from_1_is_a_success(reward, success):
     assert records.succeeded(reward) is success
 
 
-def test_an_optional_key_may_be_missing_or_null_and_a_scored_reward_null():
+def test_an_optional_key_may_be_missing_or_null():
     assert [*schema_errors({}, {"a?": int}), *schema_errors({"a": None}, {"a?": int})] == []
     assert [*schema_errors({"reward": None}, {"reward": records.reward})] == []
     assert [*schema_errors({}, {"a": int})] == ["it lacks the key 'a', found none"]
@@ -153,7 +153,7 @@ def test_a_line_that_is_no_record_is_one_sentence(tmp_path, capsys, line, found)
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"  \n\n"])
-def test_a_file_without_records_and_one_that_is_not_there_name_the_stage_that_writes_it(tmp_path, capsys, content):
+def test_an_empty_or_missing_file_names_the_stage_that_writes_it(tmp_path, capsys, content):
     (tmp_path / "a.jsonl").write_bytes(content)
     assert "holds no records; run evaluate.py first" in said(capsys, lambda: list(read(tmp_path / "a.jsonl", "scored")))
     assert "no such file; run evaluate.py" in said(capsys, lambda: list(read(tmp_path / "b.jsonl", "scored")))
@@ -161,7 +161,7 @@ def test_a_file_without_records_and_one_that_is_not_there_name_the_stage_that_wr
     assert "no such file; run evaluate.py" in said(capsys, lambda: list(read(forgotten, "trajectory")))
 
 
-def test_another_domain_a_double_key_and_a_callers_complaint_name_the_line(tmp_path, capsys):
+def test_another_domain_or_a_double_key_names_the_line(tmp_path, capsys):
     path = write(tmp_path / "a.jsonl", RECORDS["pair"], {**RECORDS["pair"], "turn": 1}, RECORDS["pair"])
     assert len(list(read(path, "pair"))) == 3
     told = said(capsys, lambda: list(read(path, "pair", unique=True)))
@@ -205,7 +205,7 @@ def test_an_output_goes_on_where_it_was_and_cuts_a_torn_line(tmp_path, source):
     assert json.loads(second.beside.read_text())["seed"] == 0
 
 
-def test_a_continued_output_needs_the_same_settings_and_the_same_input_wherever_it_lies(tmp_path, source, capsys):
+def test_a_continued_output_needs_the_same_settings_and_input(tmp_path, source, capsys):
     output(tmp_path, source).write(record(0))
     assert "seed was 0, now 1" in said(capsys, lambda: output(tmp_path, source, seed=1))
     assert "luck was None, now 7" in said(capsys, lambda: output(tmp_path, source, luck=7))
@@ -221,7 +221,7 @@ def test_a_continued_output_needs_the_same_settings_and_the_same_input_wherever_
         assert "missing or damaged" in said(capsys, lambda: output(tmp_path, source))
 
 
-def test_a_command_beside_a_test_heeds_ctrl_c_where_this_process_ignores_it():
+def test_a_command_heeds_ctrl_c_where_this_process_ignores_it():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         script = "import time; print('on', flush=True); time.sleep(10_000)"

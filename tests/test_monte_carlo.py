@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from stub_server import Stub
-from test_rollout import ROOT, make_tasks, play, records, world  # noqa: F401  (world is a fixture)
-from conftest import call, place, write  # noqa: F401  (place is a fixture)
+from test_rollout import ROOT, play, world  # noqa: F401  (world is a fixture)
+from conftest import call, place, read_lines, write  # noqa: F401  (place is a fixture)
 from test_train import POLICY
 
 sys.path.insert(0, str(ROOT))
@@ -39,12 +39,12 @@ def turns_file(path, tasks):
     return task
 
 
-def test_every_distinct_candidate_is_played_to_the_end_k_times_and_an_answer_once(world, tmp_path):  # noqa: F811
+def test_every_distinct_candidate_is_played_to_the_end_k_times(world, tmp_path):  # noqa: F811
     task = turns_file(tmp_path / "c.jsonl", world / "tasks.jsonl")
     flags = ["--in", "c.jsonl", "--model", world / "model", "--engine", "transformers", "--max-tokens", 8,
              "--max-turns", 4, "--continue", 3, "--out", "q.jsonl"]
     play(tmp_path, *flags)
-    found = records(tmp_path / "q.jsonl")
+    found = read_lines(tmp_path / "q.jsonl")
     counts = {}
     for record in found:
         counts[tuple(record["continues"])] = counts.get(tuple(record["continues"]), 0) + 1
@@ -64,8 +64,8 @@ def test_every_distinct_candidate_is_played_to_the_end_k_times_and_an_answer_onc
     lines = (tmp_path / "q.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "q.jsonl").write_text("".join(lines[:5]) + lines[5][:40])
     play(tmp_path, *flags)
-    assert [r["sample"] for r in records(tmp_path / "q.jsonl")] == [r["sample"] for r in found]
-    assert records(tmp_path / "q.jsonl")[:5] == found[:5]
+    assert [r["sample"] for r in read_lines(tmp_path / "q.jsonl")] == [r["sample"] for r in found]
+    assert read_lines(tmp_path / "q.jsonl")[:5] == found[:5]
 
 
 @pytest.mark.parametrize("spoil, sentence", [
@@ -76,7 +76,7 @@ def test_every_distinct_candidate_is_played_to_the_end_k_times_and_an_answer_onc
     (lambda row: row["candidates"][3].pop("output"), "candidates[3] lacks the key 'output'")])
 def test_what_cannot_be_continued_is_one_sentence(world, tmp_path, spoil, sentence):  # noqa: F811
     turns_file(tmp_path / "c.jsonl", world / "tasks.jsonl")
-    first, second = records(tmp_path / "c.jsonl")
+    first, second = read_lines(tmp_path / "c.jsonl")
     spoil(second)
     write(tmp_path / "c.jsonl", [first, second])
     done = play(tmp_path, "--in", "c.jsonl", "--model", world / "model", "--continue", 2, code=2)
@@ -92,13 +92,13 @@ def test_a_last_turn_is_played_once():
 def test_a_continued_episode_keeps_its_limit_and_every_one_is_played(world, tmp_path):  # noqa: F811
     """Turns may have different numbers of candidates: no two episodes of a task share a number."""
     turns_file(tmp_path / "c.jsonl", world / "tasks.jsonl")
-    first, second = (row | {"max_turns": 3} for row in records(tmp_path / "c.jsonl"))
+    first, second = (row | {"max_turns": 3} for row in read_lines(tmp_path / "c.jsonl"))
     first["candidates"] = [{"output": f"What is detail {n}?"} for n in range(3)]
     second["candidates"] = [{"output": "What is the order?"}]
     write(tmp_path / "c.jsonl", [first, second])
     with Stub(lambda messages, rng: "What is the order?") as stub:
         play(tmp_path, "--in", "c.jsonl", "--model", stub.url, "--continue", 2, "--out", "q.jsonl")
-    rows = records(tmp_path / "q.jsonl")
+    rows = read_lines(tmp_path / "q.jsonl")
     assert len(rows) == len({row["sample"] for row in rows}) == 3 * 2 + 1 * 2
     assert {sum(m["role"] == "assistant" for m in row["dialogue_history"]) for row in rows} == {3}
 
@@ -115,7 +115,7 @@ def test_a_ranking_by_worth_knows_what_each_candidate_is(tmp_path):
          "candidates": [{"output": text, "advantage": 0.0} for text in texts]} for turn, prompt in enumerate([said, said + told])])
     code, _, error = call(rank_quality, tmp_path / "c.jsonl", "--out", tmp_path / "truth.jsonl")
     assert code == 0, error
-    worth = [[candidate["advantage"] for candidate in row["candidates"]] for row in records(tmp_path / "truth.jsonl")]
+    worth = [[candidate["advantage"] for candidate in row["candidates"]] for row in read_lines(tmp_path / "truth.jsonl")]
     assert worth == [[1, -1, 1, 0], [0, -1, 1, 0]], "what was told is told: the same question is wasted"
 
 
@@ -130,7 +130,7 @@ def test_a_monte_carlo_ranking_holds_mean_returns_of_what_was_played(tmp_path):
     code, _, error = call(rank_monte_carlo, "--in", tmp_path / "c.jsonl", "--returns", tmp_path / "q.jsonl",
                           "--out", tmp_path / "r.jsonl")
     assert code == 0, error
-    [row] = records(tmp_path / "r.jsonl")
+    [row] = read_lines(tmp_path / "r.jsonl")
     assert row["candidates"] == [{"output": "a", "advantage": 0.75}] * 2
 
 
@@ -138,7 +138,7 @@ def test_a_monte_carlo_ranking_holds_mean_returns_of_what_was_played(tmp_path):
 
 
 def test_a_random_ranking_is_random_and_charges_each_episode_once(place):  # noqa: F811
-    rows = records(place / "candidates.jsonl")
+    rows = read_lines(place / "candidates.jsonl")
     write(place / "candidates.jsonl", [row | {"episode_cost": {"episodes": 1, "sampled_tokens": 9}} for row in rows])
     for script, arguments in ((rank_random, ["--in", "candidates.jsonl", "--out", "ranked.jsonl"]),
                               (train_policy, [*POLICY, "--max-steps", 1])):
@@ -148,7 +148,7 @@ def test_a_random_ranking_is_random_and_charges_each_episode_once(place):  # noq
     assert cost["episodes"] == len({(row["task_id"], row["sample"]) for row in rows}) < len(rows)
     assert cost["sampled_tokens"] == 9 * cost["episodes"]
     by_key = {(row["task_id"], row["sample"], row["turn"]): [c["output"] for c in row["candidates"]] for row in rows}
-    pairs = records(place / "policy.pairs.jsonl")
+    pairs = read_lines(place / "policy.pairs.jsonl")
     later = [texts.index(pair["chosen"][0]["content"]) > texts.index(pair["rejected"][0]["content"])
              for pair in pairs for texts in [by_key[pair["task_id"], pair["sample"], pair["turn"]]]]
     assert all(pair["advantage_chosen"] > pair["advantage_rejected"] for pair in pairs)
@@ -158,7 +158,7 @@ def test_a_random_ranking_is_random_and_charges_each_episode_once(place):  # noq
 # ---- The critic by temporal differences
 
 
-def test_a_turns_target_is_the_next_turns_q_and_the_last_ones_the_reward():
+def test_a_turns_target_is_the_next_q_and_the_last_ones_the_reward():
     """Trajectory 0 has turns with Q = 0.5, 0.75, and reward 0.2; trajectory 2 one turn, reward 1."""
     logits = torch.tensor([0.0, np.log(3.0), -1.0], requires_grad=True)
     side, rewards = torch.tensor([0, 0, 2]), torch.tensor([0.2, 0.2, 1.0])
@@ -175,13 +175,13 @@ def test_a_q_critic_trains_on_rewards_and_annotates_candidates(place):  # noqa: 
     items, *_ = train_critic.make_items(
         SimpleNamespace(**vars(parse("--head", "q", "--in", "scored.jsonl", "--model", "base"))),
         lm.load_tokenizer("base"))
-    assert {item.reward for item in items} == {row["reward"] for row in records(place / "scored.jsonl")}
+    assert {item.reward for item in items} == {row["reward"] for row in read_lines(place / "scored.jsonl")}
     code, _, error = call(train_critic, "--head", "q", "--context", "without-c", "--in", "scored.jsonl", "--model", "base",
                           "--out", "q", "--lr", "1e-3", "--epochs", "1", "--batch-size", "4")
     assert code == 0, error
     code, said, error = call(train_critic, "--score", "candidates.jsonl", "--critic", "q", "--out", "seen.jsonl")
     assert code == 0, error
-    rows, seen = records(place / "candidates.jsonl"), records(place / "seen.jsonl")
+    rows, seen = read_lines(place / "candidates.jsonl"), read_lines(place / "seen.jsonl")
     assert [len(row["candidates"]) for row in seen] == [len(row["candidates"]) for row in rows]
     values = [c.pop("advantage") for row in seen for c in row["candidates"]]
     assert all(row.pop("ranked_by")["critic"] == "q" for row in seen)

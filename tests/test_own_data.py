@@ -39,7 +39,7 @@ def test_the_page_has_three_records_and_nine_lines():
     assert len(SECTION.splitlines()) <= 30
 
 
-def test_the_readmes_scored_record_trains_a_critic_whose_advantages_its_program_prints(place, capsys):
+def test_the_readmes_record_trains_the_critic_of_its_program(place, capsys):
     scored = records()["reward"]
     write(place / "mine.jsonl", [scored, scored | {"reward": 0.0}])
     out = ["--in", "mine.jsonl", *FEW]

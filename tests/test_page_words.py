@@ -152,7 +152,7 @@ def test_parts_that_are_missing_are_described_and_share_a_sentence(renderer):
 
 
 @needs_browser
-def test_equal_pages_have_no_difference_and_what_is_seen_first_comes_first(renderer):
+def test_equal_pages_have_no_difference_and_order_is_that_of_sight(renderer):
     reference = renderer.layout(SHOP)
     assert sentences(reference, renderer.layout(SHOP)) == []
     assert sentences(None, reference) == ["Your page could not be shown."]

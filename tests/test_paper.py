@@ -12,18 +12,13 @@ from pathlib import Path
 import pytest
 
 import test_house
+from conftest import write
 from stub_server import Stub
 
 ROOT = Path(__file__).resolve().parents[1]
 QUESTION, REPLY = "Where is it cut?", "It is cut somewhere."
 
-
 needs_bash = pytest.mark.skipif(not shutil.which("bash"), reason="bash is not installed")
-
-
-def write(path, records):
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
 
 
 def answer(limit):

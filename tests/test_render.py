@@ -314,7 +314,7 @@ def assert_the_same_pixels(renderer, text, count, monkeypatch):
 
 
 @needs_browser
-def test_pixels_are_equal_over_50_renders_fresh_and_reused_page_one_and_two_browsers(renderer, monkeypatch):
+def test_pixels_are_equal_over_50_renders_and_two_browsers(renderer, monkeypatch):
     assert_the_same_pixels(renderer, SHOP, 50, monkeypatch)
 
 
@@ -399,7 +399,7 @@ def test_the_stylesheet_is_split_without_losing_a_character():
 
 
 @needs_browser
-def test_the_rules_a_page_uses_give_the_same_picture_as_the_whole_stylesheet(renderer):
+def test_the_rules_of_a_page_draw_it_as_the_whole_stylesheet_does(renderer):
     sheet = render.load_stylesheet()
     names = sorted(n for n in sheet.by_class if ":" not in n)
     rng = np.random.default_rng(0)
@@ -418,7 +418,7 @@ def test_the_rules_a_page_uses_give_the_same_picture_as_the_whole_stylesheet(ren
 
 
 @needs_browser
-def test_pictures_have_the_size_asked_for_and_only_picsum_48_is_answered(renderer):
+def test_pictures_have_their_size_and_only_picsum_48_is_answered(renderer):
     boxes = {e["order"]: e["box"] for e in renderer.layout(page(
         '<img src="https://picsum.photos/id/48/320/200"><br>'
         '<img src="https://source.unsplash.com/random/300x150/?cat"><br>'
@@ -564,7 +564,7 @@ def test_unsplash_addresses_become_picsum():
 # ---- Similarity
 
 
-def test_cosine_of_the_same_is_one_of_opposites_minus_one_and_blank_is_like_blank_only():
+def test_the_cosine_of_equal_opposite_and_blank_pages():
     a, zero = np.array([3.0, 4.0]), np.zeros(2)
     assert render.cosine(a, 2 * a) == pytest.approx(1)
     assert render.cosine(a, -a) == pytest.approx(-1)
@@ -573,7 +573,7 @@ def test_cosine_of_the_same_is_one_of_opposites_minus_one_and_blank_is_like_blan
 
 
 @needs_browser
-def test_layout_similarity_falls_with_each_change_and_only_the_page_view_sees_the_navigation_bar(renderer):
+def test_layout_similarity_falls_with_each_change(renderer):
     embed = render.load_encoder("layout")
     tall = SHOP.replace("<footer", '<div style="height:2500px"></div><footer')
     versions = [tall, tall.replace("bg-blue-500", "bg-green-500"),
@@ -642,7 +642,7 @@ def test_an_encoder_that_is_not_there_is_one_sentence(tmp_path):
 
 
 @needs_browser
-def test_the_command_line_says_where_the_stylesheet_is_and_how_the_browser_is_shut_in():
+def test_the_command_line_says_how_the_browser_is_shut_in():
     done = subprocess.run([sys.executable, ROOT / "render.py", "--setup"], capture_output=True, text=True)
     assert done.returncode == 0 and "isolation: " in done.stdout, done.stderr
     assert str(render.TAILWIND_FILE) in done.stdout

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import random
-import re
 import resource
 import shutil
 import signal
@@ -23,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import engines  # noqa: E402
 import human as people  # noqa: E402
-from conftest import running  # noqa: E402
+from conftest import read_lines, running  # noqa: E402
 from human import NO_REPLY  # noqa: E402
 import rollout  # noqa: E402
 from records import fingerprint  # noqa: E402
@@ -85,10 +84,6 @@ def play(folder, *arguments, code=0, **more):
     return done
 
 
-def records(path):
-    return [json.loads(line) for line in open(path)]
-
-
 def lines(path):
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
@@ -116,7 +111,7 @@ def local_engine(path, engine, max_model_len=0):
     ("Here: I WANT TO ANSWER:\nx = 1\n", True, ("Here: I WANT TO ANSWER:\nx = 1", "x = 1", "answered")),
     ("hm OUTPUT: I WANT TO ANSWER:\nprint('OUTPUT:', 1)", False,
      ("I WANT TO ANSWER:\nprint('OUTPUT:', 1)", "print('OUTPUT:', 1)", "answered"))])
-def test_only_what_follows_output_enters_the_dialogue_and_the_last_turn_answers(output, last, expected):
+def test_only_what_follows_output_enters_the_dialogue(output, last, expected):
     class Agent:
         async def generate(self, messages, n, seed, temperature, max_tokens):
             return [engines.Response(output)]
@@ -183,7 +178,7 @@ def ask(engine, prompts, n, width, max_tokens=12, temperature=1.0):
 
 def prompts_of(world):
     found = []
-    for r in records(world / "trajectories.jsonl"):
+    for r in read_lines(world / "trajectories.jsonl"):
         found += [rollout.messages_before("", r["dialogue_history"][:i]) for i in (1, 3, 5)]
     return found
 
@@ -270,19 +265,19 @@ def test_half_a_surrogate_pair_ends_no_run_of_a_local_model(world, engine, tmp_p
     for source, flags in plays.items():
         text = (world / source).read_text().replace("it adds up", "\\ud83d it adds up")
         (tmp_path / source).write_text(text.replace("return", "'\\ude00'; return").replace("What is", "\\ude00What is"))
-        assert all("\ud83d" in record.get("task", record)["problem_description"] for record in records(tmp_path / source))
+        assert all("\ud83d" in record.get("task", record)["problem_description"] for record in read_lines(tmp_path / source))
         play(tmp_path, "--in", source, "--limit", 2, "--model", world / "model", "--engine", "transformers",
              "--max-tokens", 8, *flags, "--out", f"played-{source}")
-    assert len(records(tmp_path / "played-tasks.jsonl")) == 2 and len(records(tmp_path / "played-trajectories.jsonl")) == 8
+    assert len(read_lines(tmp_path / "played-tasks.jsonl")) == 2 and len(read_lines(tmp_path / "played-trajectories.jsonl")) == 8
 
 
-def test_the_same_settings_give_the_same_trajectories_and_a_torn_line_is_repaired(world, tmp_path):
+def test_the_same_settings_repeat_a_run_and_mend_a_torn_line(world, tmp_path):
     common = ["--in", world / "tasks.jsonl", "--model", world / "model", "--engine", "transformers", "--max-tokens", 15,
               "--max-turns", 4, "--samples", 2]
     play(tmp_path, *common, "--out", "a.jsonl")
     play(tmp_path, *common, "--out", "b.jsonl")
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
-    rows = records(tmp_path / "a.jsonl")
+    rows = read_lines(tmp_path / "a.jsonl")
     order = [(f"backend-train-{i:05d}", s) for s in range(2) for i in range(12)]
     assert [(r["task_id"], r["sample"]) for r in rows] == order
     sampled = [len(m["output_ids"]) for r in rows for m in r["dialogue_history"] if m["role"] == "assistant"]
@@ -298,7 +293,7 @@ def test_the_same_settings_give_the_same_trajectories_and_a_torn_line_is_repaire
     torn = (tmp_path / "b.jsonl").read_bytes()
     (tmp_path / "b.jsonl").write_bytes(torn[:len(torn) * 2 // 3])
     play(tmp_path, *common, "--out", "b.jsonl", "--concurrency", 5)
-    assert [(r["task_id"], r["sample"]) for r in records(tmp_path / "b.jsonl")] == order
+    assert [(r["task_id"], r["sample"]) for r in read_lines(tmp_path / "b.jsonl")] == order
     # other settings are an error that names the difference, and nothing is written over
     before = (tmp_path / "b.jsonl").read_bytes()
     done = play(tmp_path, *common, "--out", "b.jsonl", "--temperature", 0.7, code=2)
@@ -314,10 +309,10 @@ def test_candidates_are_sampled_at_every_turn_and_continued(world, tmp_path):
     common = ["--in", world / "trajectories.jsonl", "--model", world / "model", "--engine", "transformers",
               "--max-tokens", 10, "--candidates", 4]
     play(tmp_path, *common, "--out", "c.jsonl", "--fraction", 0.5)
-    rows = records(tmp_path / "c.jsonl")
+    rows = read_lines(tmp_path / "c.jsonl")
     assert ({(r["task_id"], r["turn"]) for r in rows}
             == {(f"backend-train-{i:05d}", t) for i in range(6) for t in range(4)})
-    dialogue = records(world / "trajectories.jsonl")[0]["dialogue_history"]
+    dialogue = read_lines(world / "trajectories.jsonl")[0]["dialogue_history"]
     for r in rows:
         assert len(r["candidates"]) == 4 and len({c["output"] for c in r["candidates"]}) > 1
         assert r["prompt"][0] == {"role": "system", "content": "Be brief."} and len(r["prompt"]) == 2 * r["turn"] + 2
@@ -325,7 +320,7 @@ def test_candidates_are_sampled_at_every_turn_and_continued(world, tmp_path):
     lines = (tmp_path / "c.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "c.jsonl").write_text("".join(lines[:9]) + lines[9][:50])
     play(tmp_path, *common, "--out", "c.jsonl", "--fraction", 0.5)
-    again = records(tmp_path / "c.jsonl")
+    again = read_lines(tmp_path / "c.jsonl")
     assert again[:9] == rows[:9] and [(r["task_id"], r["turn"]) for r in again] == [
         (r["task_id"], r["turn"]) for r in rows]
     for r in rows:
@@ -335,7 +330,7 @@ def test_candidates_are_sampled_at_every_turn_and_continued(world, tmp_path):
 
 
 def test_candidates_at_the_turns_of_the_best_trajectories(world, tmp_path):
-    first = records(world / "trajectories.jsonl")[:2]
+    first = read_lines(world / "trajectories.jsonl")[:2]
     rewards = {0: (0.2, 0.7, 0.7), 1: (0.0, None, 1.0)}    # of the samples of each task; null: it was not scored
     with open(tmp_path / "in.jsonl", "w") as f:
         f.writelines(json.dumps(first[task] | {"sample": sample, "reward": rewards[task][sample]}) + "\n"
@@ -344,7 +339,7 @@ def test_candidates_at_the_turns_of_the_best_trajectories(world, tmp_path):
               "--candidates", 2, "--per-task"]
     for count, kept in ((1, [(0, 1), (1, 2)]), (2, [(1, 0), (0, 1), (0, 2), (1, 2)])):
         play(tmp_path, *common, count, "--out", f"{count}.jsonl")
-        assert [(r["task_id"], r["sample"], r["turn"]) for r in records(tmp_path / f"{count}.jsonl")] == [
+        assert [(r["task_id"], r["sample"], r["turn"]) for r in read_lines(tmp_path / f"{count}.jsonl")] == [
             (first[task]["task_id"], sample, turn) for task, sample in kept for turn in range(4)]
     with open(tmp_path / "in.jsonl", "w") as f:
         f.write(json.dumps({k: v for k, v in first[0].items() if k != "reward"}) + "\n")
@@ -399,7 +394,7 @@ def test_the_report_file_is_the_sign_that_the_output_is_finished(world, tmp_path
             assert (" records in " in said) == (stop == signal.SIGINT)
         most[0] = math.inf
         over.set()
-        assert f"{12 - len(records(output))} records in" in play(tmp_path, *common).stdout
+        assert f"{12 - len(read_lines(output))} records in" in play(tmp_path, *common).stdout
         whole = json.loads(report.read_text())
         assert whole["records"] == 12
         assert "nothing left to do" in play(tmp_path, *common).stdout
@@ -455,7 +450,7 @@ def test_thoughts_are_shown_to_nobody(world, tmp_path):
              "--best-of-n", 2, "--step-reward", "judge", "--judge", other.url, "--out", "a.jsonl")
         assert len(stub.requests) == 3 and len(other.requests) == 3 + 2
         assert "SECRET" not in json.dumps([r["messages"] for r in stub.requests + other.requests])
-    [row] = records(tmp_path / "a.jsonl")
+    [row] = read_lines(tmp_path / "a.jsonl")
     assert row["dialogue_history"][1]["output"].startswith("SECRET")
 
 
@@ -497,7 +492,7 @@ def test_a_refused_request_ends_its_episode_and_the_run_goes_on(world, tmp_path)
     common = ["--in", world / "tasks.jsonl", "--out", "a.jsonl", "--concurrency", 1]
     with Stub(faults=["refuse"] * 3) as stub:
         play(tmp_path, *common, "--model", stub.url, code=1)
-    rows = records(tmp_path / "a.jsonl")
+    rows = read_lines(tmp_path / "a.jsonl")
     failed = [r for r in rows if r["finish"] == "error: HTTP 400: This model's maximum context length is 10 tokens."]
     assert len(rows) == 12 and len(failed) == 3 and all(r["answer"] is None for r in failed)
     with Stub() as stub:    # nothing is left to do, unless one asks for it; a second make must not score the failures
@@ -506,7 +501,7 @@ def test_a_refused_request_ends_its_episode_and_the_run_goes_on(world, tmp_path)
         assert not (tmp_path / "a.rollout.json").exists()
         play(tmp_path, *common, "--model", stub.url, "--retry-errors")
         assert (tmp_path / "a.rollout.json").exists()
-    again = records(tmp_path / "a.jsonl")
+    again = read_lines(tmp_path / "a.jsonl")
     assert not any(r["finish"].startswith("error") for r in again)
     assert [r for r in again if r["task_id"] not in {f["task_id"] for f in failed}] == [r for r in rows if r not in failed]
 
@@ -521,7 +516,7 @@ def test_failed_episodes_stay_in_the_file_until_they_are_played_again(world, tmp
     assert (tmp_path / "a.jsonl").read_bytes() == before
     with Stub() as stub:
         play(tmp_path, *common, "--model", stub.url, "--retry-errors", "--limit", 1, code=1)    # two are left
-    rows = records(tmp_path / "a.jsonl")
+    rows = read_lines(tmp_path / "a.jsonl")
     assert len(rows) == 12 and sum(r["finish"].startswith("error") for r in rows) == 2
 
 
@@ -530,7 +525,7 @@ def test_requests_that_are_all_refused_alike_stop_the_run(world, tmp_path):
     with Stub(always="refuse") as stub:
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--out", "a.jsonl", code=1)
     assert "8 requests in a row failed (HTTP 400: This model's maximum context" in done.stderr
-    assert len(records(tmp_path / "a.jsonl")) == 7
+    assert len(read_lines(tmp_path / "a.jsonl")) == 7
     with Stub(always="no credit") as stub:
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--out", "b.jsonl", code=1)
     assert "HTTP 429: You exceeded your current quota" in done.stderr and not (tmp_path / "b.jsonl").exists()
@@ -549,7 +544,7 @@ def test_an_odd_reply_is_its_episodes_error_and_the_others_go_on(world, tmp_path
     with Stub(odd=(lambda messages: "number 3" in messages[1]["content"], message, finish)) as stub:
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--out", "a.jsonl", "--retries", 1,
                     code=int(words != "answered"))
-    rows = records(tmp_path / "a.jsonl")
+    rows = read_lines(tmp_path / "a.jsonl")
     assert len(rows) == 12
     odd = [r for r in rows if "number 3" in r["task"]["problem_description"]]
     assert odd and all(r["finish"].startswith(words) for r in odd), [r["finish"] for r in odd]
@@ -584,25 +579,25 @@ def test_a_refused_turn_of_candidates_is_left_out_and_asked_for_again(world, tmp
         done = play(tmp_path, *common, "--model", stub.url, code=1)
     assert done.stderr.count("is left out: HTTP 403: flagged by moderation") == 4
     assert "4 failed, see above; add --retry-errors to the same command to try them again" in done.stderr
-    assert {r["task_id"] for r in records(tmp_path / "a.jsonl")} == {"backend-train-00000"}
+    assert {r["task_id"] for r in read_lines(tmp_path / "a.jsonl")} == {"backend-train-00000"}
     with Stub() as stub:
         play(tmp_path, *common, "--model", stub.url, "--retry-errors")
-    assert len(records(tmp_path / "a.jsonl")) == 8
+    assert len(read_lines(tmp_path / "a.jsonl")) == 8
 
 
-def test_a_refusal_of_one_prompt_does_not_make_the_others_be_asked_one_at_a_time(world, tmp_path):
+def test_a_refusal_of_one_prompt_does_not_slow_the_others(world, tmp_path):
     """That would bill each prompt n times."""
     with Stub(odd=(lambda messages: "number 0:" in messages[1]["content"], 403, None)) as stub:
         play(tmp_path, "--in", world / "trajectories.jsonl", "--limit", 4, "--candidates", 3, "--out", "a.jsonl",
              "--concurrency", 1, "--model", stub.url, code=1)
-    assert len(stub.requests) == 4 * 2 + 3 * 4 and len(records(tmp_path / "a.jsonl")) == 3 * 4
+    assert len(stub.requests) == 4 * 2 + 3 * 4 and len(read_lines(tmp_path / "a.jsonl")) == 3 * 4
 
 
 def test_any_refusal_of_several_choices_leads_to_one_at_a_time(world, tmp_path):
     with Stub(one_at_a_time=True) as stub:
         play(tmp_path, "--in", world / "trajectories.jsonl", "--limit", 2, "--model", stub.url, "--out", "a.jsonl",
              "--candidates", 3)
-    rows = records(tmp_path / "a.jsonl")
+    rows = read_lines(tmp_path / "a.jsonl")
     assert rows and all(len(row["candidates"]) == 3 for row in rows)
     assert len({r["seed"] for r in stub.requests[1:]}) == 3 * len(rows), "every choice has a seed of its own"
 
@@ -624,14 +619,14 @@ def test_best_of_n_does_not_choose_a_thought_that_is_cut(world, tmp_path):
         play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 3, "--model", stub.url, "--out", "a.jsonl",
              "--max-turns", 3, "--max-tokens", 20, "--best-of-n", 4, "--step-reward", "judge", "--judge", umpire.url,
              "--thinks", "yes")
-    rows = records(tmp_path / "a.jsonl")
+    rows = read_lines(tmp_path / "a.jsonl")
     assert sum(r.get("unfinished_actions", 0) for r in rows) > 0
     said = {m["content"] for r in rows for m in r["dialogue_history"] if m["role"] == "assistant"}
     assert said <= {"What is x?", "What is y?", "What is z?"}
     assert umpire.requests and not any("secret" in str(r["messages"]) for r in umpire.requests)
 
 
-def test_a_server_without_room_for_a_longer_thought_fails_no_episode_and_stops_no_run(world, tmp_path):
+def test_a_server_without_room_for_a_longer_thought_stops_no_run(world, tmp_path):
     """Neither for the agent nor for the human. Nine candidates are nine refused requests in a row."""
     common = ["--in", world / "tasks.jsonl", "--limit", 1, "--max-turns", 2, "--thinks", "yes"]
     with Stub(lambda messages, rng: "x" * 600, characters_a_token=1, context=100) as stub, \
@@ -643,7 +638,7 @@ def test_a_server_without_room_for_a_longer_thought_fails_no_episode_and_stops_n
              "--candidates", 9, "--out", "c.jsonl", "--thinks", "yes")
     for name, finish, counter, count in (("a", "max_turns", "actions", 2), ("b", "max_turns", "replies", 1),
                                          ("c", None, "actions", 9)):
-        rows = records(tmp_path / f"{name}.jsonl")
+        rows = read_lines(tmp_path / f"{name}.jsonl")
         assert {(row.get("finish"), row[f"unfinished_{counter}"]) for row in rows} == {(finish, count)}
 
 
@@ -654,7 +649,7 @@ def test_an_agents_reply_that_is_cut_in_its_thought_is_asked_for_again(world, tm
     with Stub(thought, characters_a_token=1) as stub:
         play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 1, "--model", stub.url, "--out", "a.jsonl",
              "--max-turns", 2, "--max-tokens", room, "--thinks", "yes")
-    [row] = records(tmp_path / "a.jsonl")
+    [row] = read_lines(tmp_path / "a.jsonl")
     assert {m["content"] for m in row["dialogue_history"] if m["role"] == "assistant"} == {said}
     assert row.get("unfinished_actions", 0) == 2 * count
     assert [r["max_tokens"] for r in stub.requests] == [room, 8 * room] * 2
@@ -665,12 +660,12 @@ def test_room_that_goes_into_a_hidden_thought_is_counted_and_said(world, tmp_pat
     with Stub(odd=(lambda messages: True, {"content": None}, "length")) as stub:
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 1, "--model", stub.url, "--out", "a.jsonl",
                     "--max-turns", 2)
-    [row] = records(tmp_path / "a.jsonl")
+    [row] = read_lines(tmp_path / "a.jsonl")
     assert [m["content"] for m in row["dialogue_history"][1::2]] == [rollout.NO_ACTION] * 2
     assert row["unfinished_actions"] == 2 and "2 unfinished actions" in done.stdout
 
 
-def test_a_thought_that_the_chat_template_opened_is_unfinished_where_it_is_cut(world, tmp_path):
+def test_a_cut_thought_of_the_chat_template_is_unfinished(world, tmp_path):
     shutil.copytree(world / "model", tmp_path / "model")
     template = tmp_path / "model" / "chat_template.jinja"
     ask_once = lambda: ask(local_engine(tmp_path / "model", "transformers"), prompts_of(world)[:1], 4, 1, 3)[0]  # noqa: E731
@@ -679,7 +674,7 @@ def test_a_thought_that_the_chat_template_opened_is_unfinished_where_it_is_cut(w
     assert all(o.cut and o.unfinished for o in ask_once())
 
 
-def test_every_server_gets_its_own_extra_body_and_the_tokens_of_each_are_counted(world, tmp_path):
+def test_every_server_gets_its_own_extra_body(world, tmp_path):
     human = lambda messages, rng: "I do not know."  # noqa: E731
     with Stub() as agent, Stub(human) as partner, Stub(lambda messages, rng: "A") as judge:
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 3, "--out", "a.jsonl", "--best-of-n", 2,
@@ -689,12 +684,12 @@ def test_every_server_gets_its_own_extra_body_and_the_tokens_of_each_are_counted
     assert partner.requests and judge.requests
     for number, stub in enumerate((agent, partner, judge), 1):
         assert {(r["top_k"], r["top_p"]) for r in stub.requests} == {(number, 1)}
-    rows = records(tmp_path / "a.jsonl")
+    rows = read_lines(tmp_path / "a.jsonl")
     assert sum(r["cost"]["judge_tokens"] for r in rows) == 110 * len(judge.requests)
     assert f"{110 * len(judge.requests):,} judge tokens" in done.stdout
 
 
-def test_a_request_names_what_decides_the_sampling_and_what_the_user_adds(world, tmp_path):
+def test_a_request_names_what_decides_the_sampling(world, tmp_path):
     """What a request leaves out a vLLM server takes from the model's generation_config.json."""
     common = ["--in", world / "tasks.jsonl", "--limit", 1, "--out", "a.jsonl"]
     with Stub() as stub:
@@ -719,7 +714,7 @@ def test_the_humans_tokens_are_counted_per_record_and_over_all_runs(world, tmp_p
     with Stub() as agent, Stub(lambda messages, rng: "I do not know.") as human:
         for limit in (2, 4):
             said = play(tmp_path, *common, "--limit", limit, "--model", agent.url, "--simulator", human.url).stdout
-    rows = records(tmp_path / "a.jsonl")
+    rows = read_lines(tmp_path / "a.jsonl")
     assert all(r["cost"]["simulator_tokens"] == 110 * r["cost"]["simulator_calls"] for r in rows)
     total = sum(r["cost"]["simulator_tokens"] for r in rows)
     assert f"{total:,} simulator tokens" in said
@@ -746,7 +741,7 @@ def test_a_run_goes_on_when_its_servers_come_back_elsewhere(world, tmp_path):
     for limit in (2, 3):
         with Stub() as agent, Stub(human) as other:
             play(tmp_path, *common, "--model", agent.url, "--simulator", other.url, "--limit", limit)
-        assert len(records(tmp_path / "a.jsonl")) == limit
+        assert len(read_lines(tmp_path / "a.jsonl")) == limit
 
 
 @pytest.mark.parametrize("name", ["AGENT_MULTI_TURN", "AGENT_SINGLE_TURN", "HUMAN_OF_FUNCTIONS", "VISION_PROMPT",
@@ -764,13 +759,13 @@ def test_another_prompt_is_another_setting(world, monkeypatch, name):
     assert [setting for setting in before if before[setting] != after[setting]] == ["prompts"]
 
 
-def test_a_run_does_not_go_on_with_the_model_that_a_server_has_meanwhile(world, tmp_path):
+def test_a_run_does_not_go_on_with_another_model_of_its_server(world, tmp_path):
     common = ["--in", world / "tasks.jsonl", "--out", "a.jsonl"]
     with Stub(models=["one"]) as stub:
         play(tmp_path, *common, "--model", stub.url, "--limit", 1)
         stub.models = ["two"]
         said = play(tmp_path, *common, "--model", stub.url, code=2).stderr
-    assert "'model': 'one'" in said and "'model': 'two'" in said and len(records(tmp_path / "a.jsonl")) == 1
+    assert "'model': 'one'" in said and "'model': 'two'" in said and len(read_lines(tmp_path / "a.jsonl")) == 1
 
 
 @pytest.mark.parametrize("variable", ["AGENT_API_KEY", "OPENAI_API_KEY"])
@@ -781,7 +776,7 @@ def test_the_key_comes_from_the_environment_and_names_from_the_flags(world, tmp_
         assert f"{stub.url} rejected the key in the environment variable {variable} (HTTP 401" in done.stderr
         play(tmp_path, *common, "--model-name", "two", environment={variable: "secret"})
         assert {r["model"] for r in stub.requests if r["headers"]["authorization"] == "Bearer secret"} == {"two"}
-    row = records(tmp_path / "a.jsonl")[0]
+    row = read_lines(tmp_path / "a.jsonl")[0]
     assert row["model"] == "two" and row["fingerprints"]["model"] == "two"
 
 
@@ -806,7 +801,7 @@ def test_the_agents_key_never_goes_to_another_host(world, tmp_path):
                for v in ("OPENAI", "AGENT", "SIMULATOR", "JUDGE"))
 
 
-def test_a_server_that_rejects_the_temperature_stops_the_run_until_the_settings_leave_it_out(world, tmp_path):
+def test_a_server_that_rejects_the_temperature_stops_the_run(world, tmp_path):
     """No run is silently sampled at a server's default while settings.json says otherwise."""
     common = ["--in", world / "tasks.jsonl", "--limit", 2, "--out", "a.jsonl", "--temperature", 0.7]
     with Stub(o1=True) as stub:
@@ -815,26 +810,26 @@ def test_a_server_that_rejects_the_temperature_stops_the_run_until_the_settings_
         assert not (tmp_path / "a.jsonl").exists()
         play(tmp_path, *common, "--model", stub.url, "--extra-body", '{"temperature": null}')
     said = stub.requests[-1]
-    assert all(r["finish"] == "answered" for r in records(tmp_path / "a.jsonl"))
+    assert all(r["finish"] == "answered" for r in read_lines(tmp_path / "a.jsonl"))
     assert said["max_completion_tokens"] == 1024 and "temperature" not in said
     assert json.loads((tmp_path / "a.settings.json").read_text())["extra_body"] == {"temperature": None}
 
 
-def test_a_server_that_gives_one_choice_is_asked_until_there_are_enough(world, tmp_path):
+def test_a_server_that_gives_one_choice_is_asked_again(world, tmp_path):
     with Stub(one_choice=True) as stub:
         play(tmp_path, "--in", world / "trajectories.jsonl", "--limit", 2, "--model", stub.url, "--out", "a.jsonl",
              "--candidates", 3)
-        assert all(len(r["candidates"]) == 3 for r in records(tmp_path / "a.jsonl")) and len(stub.requests) == 2 * 4 * 3
+        assert all(len(r["candidates"]) == 3 for r in read_lines(tmp_path / "a.jsonl")) and len(stub.requests) == 2 * 4 * 3
         assert len({r["seed"] for r in stub.requests}) == 2 * 4 * 3, "the same seed would give the same action"
 
 
-def test_a_model_plays_the_human_bound_to_the_reference_in_at_most_400_characters(world, tmp_path):
+def test_a_model_plays_the_human_in_at_most_400_characters(world, tmp_path):
     human = lambda messages, rng: (  # noqa: E731
         "It is def f(x): return 3" if rng.random() < 0.5 else "I do not know. " * 60)
     with Stub() as agent, Stub(human) as partner:
         play(tmp_path, "--in", world / "tasks.jsonl", "--model", agent.url, "--simulator", partner.url,
              "--out", "a.jsonl")
-    rows = records(tmp_path / "a.jsonl")
+    rows = read_lines(tmp_path / "a.jsonl")
     replies = [m["content"] for r in rows for m in r["dialogue_history"][1:] if m["role"] == "user"]
     assert max(map(len, replies)) == 15 * 26 - 1, "26 whole sentences"
     assert sum(r.get("shortened_replies", 0) for r in rows) == sum(len(reply) > 300 for reply in replies) > 0
@@ -854,7 +849,7 @@ def test_an_unfinished_thought_is_no_reply(world, tmp_path, opened, length, lost
     with Stub() as agent, Stub(human, characters_a_token=4) as partner:
         play(tmp_path, "--in", world / "tasks.jsonl", "--model", agent.url, "--simulator", partner.url,
              "--out", "a.jsonl", "--thinks", "auto" if opened else "yes")
-    rows, metrics = records(tmp_path / "a.jsonl"), json.loads((tmp_path / "a.rollout.json").read_text())
+    rows, metrics = read_lines(tmp_path / "a.jsonl"), json.loads((tmp_path / "a.rollout.json").read_text())
     replies = [m["content"] for r in rows for m in r["dialogue_history"][1:] if m["role"] == "user"]
     assert set(replies) == {NO_REPLY if lost else "Ask about the rounding."}
     assert metrics["unfinished_replies"] == sum(r.get("unfinished_replies", 0) for r in rows) == len(replies) * lost
@@ -875,7 +870,7 @@ def test_a_cut_reply_of_a_local_human_that_does_not_think_is_a_reply():
 def test_single_turn_does_not_invite_questions(world, tmp_path):
     with Stub() as stub:
         play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--max-turns", 1, "--out", "a.jsonl")
-    rows = records(tmp_path / "a.jsonl")
+    rows = read_lines(tmp_path / "a.jsonl")
     assert (all(len(r["dialogue_history"]) == 2 and r["answer"] for r in rows)
             and "Do not ask questions" in rows[0]["system"])
 
@@ -893,7 +888,7 @@ def test_the_judge_knocks_out_all_but_the_best(world, tmp_path):
         # the same prompts; other seeds, so only the range is compared
         play(tmp_path, "--in", world / "tasks.jsonl", "--model", player.url, "--candidates", 5,
              "--out", "c.jsonl", "--in", tmp_path / "a.jsonl")
-    best = [int(r["answer"].split("return ")[1]) for r in records(tmp_path / "a.jsonl")]
+    best = [int(r["answer"].split("return ")[1]) for r in read_lines(tmp_path / "a.jsonl")]
     assert np.mean(best) > 700  # the expected largest of five is 833, of one 500
 
 
@@ -919,7 +914,7 @@ def test_what_is_no_verdict_of_a_judge_is_counted(world, tmp_path, verdict, unde
     with Stub(lambda messages, rng: f"What is {rng.random()}?") as player, Stub(lambda messages, rng: verdict) as umpire:
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 1, "--max-turns", 1, "--model", player.url,
                     "--best-of-n", 4, "--step-reward", "judge", "--judge", umpire.url, "--out", "a.jsonl")
-    assert records(tmp_path / "a.jsonl")[0].get("undecided", 0) == undecided
+    assert read_lines(tmp_path / "a.jsonl")[0].get("undecided", 0) == undecided
     assert ("3 undecided" in done.stdout) == bool(undecided)
 
 
@@ -949,7 +944,7 @@ def test_best_of_n_plays_the_action_that_the_critic_scores_highest(world, tmp_pa
          "weights": weights, **other_keys(world)}))
     args = Namespace(critic=str(tmp_path / "critic"), step_reward=reward, domain="backend")
     scorer = rollout.STEP_REWARDS[reward](args, rollout.Resources(args))
-    task = records(world / "tasks.jsonl")[0]
+    task = read_lines(world / "tasks.jsonl")[0]
     messages = [{"role": "user", "content": task["problem_description"]}]
     outs = asyncio.run(engine.generate(messages, 6, 0, 1.0, 8))
     shown = messages if context == "without-c" or reward == "critic-without-c" else [
@@ -981,7 +976,7 @@ def test_an_empty_action_and_one_that_does_not_fit_stop_no_best_of_n(world, tmp_
          **other_keys(world)}))
     args = Namespace(critic=str(tmp_path / "critic"), step_reward="critic", domain="backend")
     scorer = rollout.CriticReward(args, rollout.Resources(args))
-    task, messages = records(world / "tasks.jsonl")[0], [{"role": "user", "content": "Write f(x)."}]
+    task, messages = read_lines(world / "tasks.jsonl")[0], [{"role": "user", "content": "Write f(x)."}]
     for outs in ([engines.Response(""), engines.Response("What is the unit?")],
                  [engines.Response("What is it? " * 2000), engines.Response("What is the unit?")]):
         assert asyncio.run(scorer.best(task, messages, outs, (), Counter())) in outs
@@ -994,13 +989,13 @@ def test_a_person_plays_the_human(world, tmp_path):
     with Stub(agent) as stub:
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 1, "--model", stub.url, "--simulator", "human",
                     "--out", "a.jsonl", input="/show\nNothing, really.\n")
-    [row] = records(tmp_path / "a.jsonl")
+    [row] = read_lines(tmp_path / "a.jsonl")
     assert row["dialogue_history"][2]["content"] == "Nothing, really." and row["finish"] == "answered"
     assert "def f(x):\n    return 0" in done.stdout and "Assistant: What is it?" in done.stdout
     assert "next: python evaluate.py --in a.jsonl" in done.stdout
 
 
-def test_a_person_sees_the_request_also_where_the_agent_answers_at_once(world, tmp_path):
+def test_a_person_sees_the_request_before_an_answer_at_once(world, tmp_path):
     with Stub(lambda messages, rng: "def f(x):\n    return 0") as stub:
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 1, "--model", stub.url, "--simulator", "human",
                     "--max-turns", 1, "--out", "a.jsonl", input="")
@@ -1016,7 +1011,7 @@ def test_a_full_disk_stops_the_run_and_the_same_command_continues(world, tmp_pat
         assert "all finished records are saved; make room" in done.stderr
         assert (tmp_path / "a.jsonl").stat().st_size <= 40_000
         play(tmp_path, *common)
-    assert (Counter(r["task_id"] for r in records(tmp_path / "a.jsonl"))
+    assert (Counter(r["task_id"] for r in read_lines(tmp_path / "a.jsonl"))
             == Counter(f"backend-train-{i:05d}" for i in range(60)))
 
 
@@ -1056,7 +1051,7 @@ def fact(**changed):
     (EPISODE | {"sample": [1]}, ("--candidates", 2), "sample must be a whole number"),
     (EPISODE | {"dialogue_history": [*TOLD[:1], TOLD[1] | {"content": None}]}, ("--candidates", 2), "dialogue_history"),
     (EPISODE | {"task": TASK | {"ground_truth": None}}, ("--candidates", 2), "task lacks the key 'ground_truth'")])
-def test_values_of_another_type_are_one_sentence_and_nothing_is_left_behind(tmp_path, second, arguments, words):
+def test_values_of_another_type_are_one_sentence(tmp_path, second, arguments, words):
     second = second if isinstance(second, bytes) else json.dumps(second).encode() + b"\n"
     first = (EPISODE if arguments else fact()) | {"task_id": "first"}
     (tmp_path / "a.jsonl").write_bytes(json.dumps(first).encode() + b"\n" + second)
@@ -1108,7 +1103,7 @@ def test_what_cannot_run_takes_nothing_away(world, tmp_path, arguments, words):
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_the_last_lines_say_why_episodes_failed_and_what_evaluates_them(world, tmp_path):
+def test_the_last_lines_say_why_episodes_failed(world, tmp_path):
     with Stub(always="refuse") as stub:
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--model", stub.url, "--run-name", "foo", "--limit", 5, code=1)
     assert done.stderr.count(" failed: HTTP 400: This model's maximum context length is 10 tokens.") == 5
@@ -1116,7 +1111,7 @@ def test_the_last_lines_say_why_episodes_failed_and_what_evaluates_them(world, t
     assert done.stdout.splitlines()[-1] == "next: python evaluate.py --in runs/foo/train.trajectories.jsonl"
 
 
-def test_candidates_carry_unknown_keys_and_of_the_episode_its_cost_alone(tmp_path):
+def test_candidates_carry_unknown_keys_and_the_episodes_cost(tmp_path):
     (tmp_path / "pages.jsonl").write_text(json.dumps(EPISODE | {
         "domain": "frontend", "reward": 1.0, "released_reward": 1.0, "choices": {}, "model": "m",
         "cost": {"sampled_tokens": 5, "simulator_calls": 2},
@@ -1124,7 +1119,7 @@ def test_candidates_carry_unknown_keys_and_of_the_episode_its_cost_alone(tmp_pat
     with Stub() as stub:
         play(tmp_path, "--in", "pages.jsonl", "--domain", "frontend", "--model", stub.url, "--candidates", 2,
              "--out", "c.jsonl")
-    [record] = records(tmp_path / "c.jsonl")
+    [record] = read_lines(tmp_path / "c.jsonl")
     assert record["note"] == "kept" and record["domain"] == "frontend" and record["cost"] == {"sampled_tokens": 20}
     assert record["episode_cost"] == {"episodes": 1, "sampled_tokens": 5, "simulator_calls": 2}
     assert record["model"] == stub.url and record["fingerprints"] == {"model": "stub-1"}
@@ -1164,4 +1159,4 @@ def test_the_file_runs_beside_copies_of_what_it_imports(world, tmp_path):
         done = subprocess.run([sys.executable, "rollout.py", "--in", world / "tasks.jsonl", "--model", stub.url,
                                "--out", "a.jsonl"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert len(records(tmp_path / "a.jsonl")) == 12
+    assert len(read_lines(tmp_path / "a.jsonl")) == 12

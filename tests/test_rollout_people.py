@@ -15,7 +15,8 @@ import rollout
 from records import THOUGHTS
 from rollout import parse_response
 from stub_server import Stub
-from test_rollout import play, records, world  # noqa: F401  (world is a fixture)
+from conftest import read_lines
+from test_rollout import play, world  # noqa: F401  (world is a fixture)
 
 TASK = {"task_id": "a", "domain": "backend", "problem_description": "Write f(x).", "ground_truth": "SECRET = 7"}
 
@@ -74,7 +75,7 @@ def test_an_answer_may_speak_of_the_marks():
 def test_unknown_marks_are_a_warning_that_counts(world, tmp_path):  # noqa: F811
     with Stub(lambda messages, rng: "<x:think>secret</x:think>I WANT TO ANSWER: 1") as stub:
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 2, "--model", stub.url, "--out", "a.jsonl")
-    assert [record["unknown_marks"] for record in records(tmp_path / "a.jsonl")] == [1, 1]
+    assert [record["unknown_marks"] for record in read_lines(tmp_path / "a.jsonl")] == [1, 1]
     assert "warning: 2 texts hold marks that look like a thought's" in done.stdout
 
 
@@ -234,7 +235,7 @@ def test_no_verdict_is_read_where_there_is_none(text):
     assert rollout.verdict(text) is None
 
 
-def test_the_judge_never_compares_a_text_with_itself_and_knows_what_ends_the_dialogue():
+def test_the_judge_never_compares_a_text_with_itself():
     asked = Says(*["A"] * 9)
     judge = object.__new__(rollout.JudgeReward)
     judge.engine, judge.seed = asked, 0
@@ -274,14 +275,14 @@ def test_a_users_own_task_with_facts_is_played(tmp_path, facts):
     (tmp_path / "own.jsonl").write_text(json.dumps(task) + "\n")
     with Stub(lambda messages, rng: "Which currency?") as stub:
         play(tmp_path, "--in", "own.jsonl", "--model", stub.url, "--max-turns", 2, "--out", "a.jsonl")
-    [record] = records(tmp_path / "a.jsonl")
+    [record] = read_lines(tmp_path / "a.jsonl")
     assert record["finish"] == "max_turns" and record["dialogue_history"][2]["content"]
 
 
 def test_a_person_plays_the_agent(world, tmp_path):  # noqa: F811
     typed = "\nWhat is the order?\nI WANT TO ANSWER:\ndef f(x):\n\n    return x\n.\n"
     done = play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 1, "--model", "human", "--out", "a.jsonl", input=typed)
-    [record] = records(tmp_path / "a.jsonl")
+    [record] = read_lines(tmp_path / "a.jsonl")
     assert record["answer"] == "def f(x):\n\n    return x" and record["model"] == "human"
     assert record["dialogue_history"][2]["content"] == "The order is 4." and "Human: The order is 4." in done.stdout
 

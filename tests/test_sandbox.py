@@ -124,7 +124,7 @@ def test_every_hostile_program_states_its_claim_and_what_is_expected():
         assert "passed" not in hostile_programs.header(text, "expect").replace("error: passed", ""), program
 
 
-def test_a_patient_retry_of_a_program_that_ignores_signals_is_a_timeout():
+def test_a_patient_retry_of_an_ignored_signal_is_a_timeout():
     """Its limit of CPU time grows with the wall's, and a kill by it is not one for memory."""
     job = {"program": (ROOT / "tests" / "hostile" / "ignore_signals.py").read_text(), "seed": 0, "mode": "module",
            "imports": "", "call_timeout": 1, "program_timeout": 1}
@@ -151,7 +151,7 @@ def f(x):
         assert max(map(len, box.score(task, program).values())) == len("error: ") + 64
 
 
-def test_a_kernel_without_read_only_trees_of_mounts_still_gets_a_root_of_its_own(tmp_path):
+def test_an_old_kernel_still_gets_a_root_of_its_own(tmp_path):
     """Before Linux 5.12 there is no mount_setattr, and before 5.13 no Landlock: their numbers are exchanged for none."""
     old = (ROOT / "sandbox.py").read_text().replace("MOUNT_SETATTR = 442", "MOUNT_SETATTR = 10442")
     old = old.replace("LANDLOCK_CREATE_RULESET = 444", "LANDLOCK_CREATE_RULESET = 10444")
@@ -282,7 +282,7 @@ def test_two_threads_may_close_a_zygote():
         assert zygote.process is None and process.poll() is not None
 
 
-def test_a_program_that_kills_its_zygote_twice_is_refused_and_the_next_one_passes():
+def test_a_program_that_kills_its_zygote_twice_is_refused():
     with Sandbox(workers=1, without=["namespaces", "seccomp"], unsafe=True) as box:
         assert not box.layers["seccomp"]
         program = "import os, signal\ndef f(): os.kill(os.getppid(), signal.SIGKILL)"
@@ -498,13 +498,13 @@ SQUARE = {"ground_truth": "def f(x): return x * x", "test_cases": {"a": "f(2)", 
     ("```py\ndef f(x): return x * x\n```", False),
     ("Here:\n\ndef f(x): return x * x", False),
     (None, False)])
-def test_released_mode_reads_the_raw_answer_as_the_released_evaluator_does(box, answer, passes):
+def test_released_mode_reads_the_raw_answer_as_the_release_does(box, answer, passes):
     """Its forbidden texts count wherever they stand, and of several blocks the first one is run."""
     found = box.score(SQUARE, answer, mode="released")
     assert (set(found.values()) == {"passed"}) is passes and (passes or "passed" not in found.values()), found
 
 
-def test_released_mode_gives_each_call_its_second_and_the_program_as_many_as_it_has_calls():
+def test_released_mode_gives_each_call_its_second():
     slow = {"ground_truth": "def f(x): return x", "test_cases": {str(n): f"f({n})" for n in range(5)}}
     doze = "def f(x):\n    import time\n    time.sleep(0.5)\n    return x"
     with Sandbox(workers=1, call_timeout=60, program_timeout=0.6) as box:
@@ -592,7 +592,7 @@ def test_a_program_that_closes_its_results_late_gains_no_time():
         assert time.monotonic() - started < 1000
 
 
-def test_a_program_that_waited_for_the_cpu_is_run_again_with_more_time_and_one_that_burnt_it_is_not(monkeypatch):
+def test_only_a_program_that_waited_for_the_cpu_is_run_again(monkeypatch):
     """It takes 0.45 seconds of CPU and has 1 second, in which it is done or has waited more than half of the time. Three others
     want each core."""
     task = {"ground_truth": "def f(x):\n    return x\n", "test_cases": {"1": "f(1)"}}
@@ -767,7 +767,7 @@ def test_a_users_mistake_is_one_sentence(arguments, complaint):
     assert "Traceback" not in result.stderr
 
 
-def test_without_the_hostile_programs_their_runner_says_where_they_belong(tmp_path):
+def test_without_hostile_programs_their_runner_says_where_they_belong(tmp_path):
     (tmp_path / "tests").mkdir()
     for name in ("sandbox.py", "records.py", "tests/hostile_programs.py"):
         shutil.copy(ROOT / name, tmp_path / name)
