@@ -228,10 +228,11 @@ class Listener(CaseSolver):
         """Whether a sentence only repeats the request: "So you'd like one total over the big orders."."""
         if piece.endswith("?") or not matches("restates", piece):
             return False
-        said = self.said(piece)
-        proposes = any(said[kind] for kind in ("number", "word", "mark", "round", "ties", "form"))
-        asked_for = {*self.requested_keys, *(names[0] for names in self.names.values())}
-        return not proposes and said["field"] <= asked_for
+        said, requested = self.said(piece), self.said(self.request)
+        requested["field"] |= {names[0] for names in self.names.values()}
+        requested["form"] |= {form for form in ("figures", "names") if form in self.request}
+        kinds = ("field", "number", "word", "mark", "round", "ties", "form")
+        return all(said[kind] <= requested[kind] for kind in kinds)
 
     def cut_tag(self, piece, memory):
         """(what stands before the last comma or dash of a sentence, whether the rest only asks for a yes)"""
@@ -381,7 +382,9 @@ class Listener(CaseSolver):
         if CODE.search(message):
             return says("code", text)
         heard = self.read(text, memory)
-        return self.repeated(heard, memory) or self.lost(heard, memory)
+        best, surely = heard.best_aspect()
+        goes_without_saying = self.sure_replies.get(best, "") if surely else ""
+        return self.repeated(heard, memory) or goes_without_saying or self.lost(heard, memory)
 
     def repeated(self, heard, memory):
         """The answer to a check of what was told last: "So the answer is just the number 0?"."""

@@ -130,6 +130,8 @@ class CaseSolver(Judge):
             return (made, untold[:1], define) if asks_for_it else None
         if set(verdicts) == {None} and (own := self.edge_of_exception(heard, memory)):
             return own
+        if set(verdicts) == {None} and not text.endswith("?"):    # no case, but what was said before
+            return sum_only
         if set(verdicts) == {None} and kind.get("edge") in used:    # it is about the edge, which is told again
             return sum_only
         sentence = self.verdict_on(cases, verdicts, define, text)
@@ -330,12 +332,12 @@ class CaseSolver(Judge):
 
     def keys_with(self, text):
         """The keys that the words of a text stand under."""
-        return {self.key_with.get(match[1]) for match in self.vocabulary.finditer(text)}
+        return {self.key_with.get(word) for word in self.words_of_rows(text)}
 
     def words_with(self, part):
         """word -> whether a part says that it is lacking."""
-        return {match[1]: part[:match.start()].rstrip('"').endswith("lacking ")
-                for match in self.vocabulary.finditer(part)}
+        return {word: part[:match.start()].rstrip('"').endswith("lacking ")
+                for word, match in self.words_of_rows(part).items()}
 
     def kept_words(self, words, here, part):
         """The words of earlier parts that go for a part as well: not those of a key of which it has another word."""

@@ -267,12 +267,16 @@ class Judge(Matcher):
         return ""
 
     def is_limit_in_other_words(self, fact, said):
-        """Whether a claim gives the last number on the other side of a limit: "over 2" is "3 or more"."""
-        step = NEXT.get((*said["end"], *said["edge"]))
-        if not step or fact.values.get("edge") == said["edge"]:
+        """Whether a claim gives the last number on the other side of a limit: "over 2", or "1 or 2", is "3 or more"."""
+        numbers = sorted(int(number) for number in said["number"] if re.fullmatch(r"\d{1,9}", number))
+        side, edge = fact.values.get("end"), said["edge"]
+        if numbers[1:] and numbers == [*range(numbers[0], numbers[-1] + 1)] and side == {"low"}:
+            numbers, edge = numbers[-1:], {"in"}    # "1 or 2"
+            said = said | {"end": side}
+        step = NEXT.get((*said["end"], *edge))
+        if not step or fact.values.get("edge") == edge:
             return False
-        numbers = [number for number in said["number"] if re.fullmatch(r"\d{1,9}", number)]
-        return {str(int(number) + step) for number in numbers} == fact.values.get("number")
+        return {str(number + step) for number in numbers} == fact.values.get("number")
 
     def grades(self, fact, heard, told):
         """(verdicts on the kinds of a claim, the keys that it names, whether it speaks of what matters in the fact)"""

@@ -169,11 +169,16 @@ class Reader:
         words = [word for word in words if word[:1].isalnum()]
         words.sort(key=len, reverse=True)    # the longest is tried first
         figures = [word for word, kind in self.key_words.items() if kind == "_figure"]
-        self.spellings = "|".join(map(re.escape, words)) or NEVER
+        self.spellings = "|".join(re.escape(word) + "?" * (len(word) > 4 and word[-1] == "s") for word in words) or NEVER
+        self.spelled = {word.removesuffix("s"): word for word in words} | {word: word for word in words}
         self.vocabulary = self.pattern("vocabulary", figures)
         self.having = self.pattern("having", figures)
         self.lacking = self.pattern("lacking", figures)
         self.example = self.pattern("example", figures)
+
+    def words_of_rows(self, text):
+        """{a word of the rows that a text has, in any form: its match}"""
+        return {self.spelled.get(match[1], match[1]): match for match in self.vocabulary.finditer(text)}
 
     def pattern(self, name, figures):
         """A pattern of [templates], filled with the words of the task."""
@@ -378,7 +383,7 @@ class Reader:
                 if pattern.search(shadow):
                     found[kind].add(token)
         found["number"] = {match[0] for match in act("number").finditer(text)}
-        found["word"] = {match[1] for match in self.vocabulary.finditer(text)}
+        found["word"] = set(self.words_of_rows(text))
         dull = data()["words"]["stop"] - {*self.key_words, *self.term_words}
         found["field"] = self.keys_in(word for word in words_of(text) if word not in dull)
         for quoted in re.findall(r"\"([^\"]+)\"", text):

@@ -741,3 +741,36 @@ def test_or_not_is_not_confirmed(form):
         words = slots(task, fact)
         reply, told = reply_after(task, needed(task, fact["detail"]), form.format(n=words["n"], T=words["term"]))
         assert told == [fact["detail"]] and not re.match("Right|That's right", reply), (form, reply)
+
+
+@pytest.mark.parametrize("before", ["Understood, at most {m} then. ", "So no more than {m}. "])
+def test_the_other_side_of_a_limit_is_not_denied(before):
+    """At most 2 is less than 3."""
+    count = 0
+    for task, fact in facts_with("limit"):
+        values = fact["values"]
+        if values.get("end") == ["low"] and values.get("edge") == ["out"] and values.get("number"):
+            message = before.format(m=int(values["number"][0]) - 1) + "What should I return if nothing is left?"
+            reply, _ = reply_after(task, [fact["detail"]], message)
+            assert not NO.match(reply), (before, reply, fact["reply"])
+            count += 1
+    assert count
+
+
+@pytest.mark.parametrize("form", ["Let me see if I got it: you want the result for the {T} ones. And what makes one {T}?",
+                                  "Hi! For the {T} ones you'd like to know what I find. What does {T} mean?"])
+def test_a_request_that_is_repeated_is_not_denied(form):
+    for task, fact in facts_with("define"):
+        if not fact.get("needs"):
+            reply, told = reply_after(task, [], form.format(T=slots(task, fact)["term"]))
+            assert told == [fact["detail"]] and not NO.match(reply) and not YES.match(reply), (form, reply)
+
+
+def test_one_of_a_kind_of_rows_is_known_in_the_singular():
+    task = {"problem_description": 'A lesson: {"level": "intermediates", "instrument": "drums"}', "facts": [
+        {"detail": "a", "aspect": "values", "reply": "Those.", "values": {"word": ["intermediates", "drums"]}}]}
+    assert human_of(task).said("an intermediate lesson on a drum")["word"] == {"intermediates", "drums"}
+
+
+def test_an_empty_result_says_when():
+    assert all("none" in text for text in w.wordings("empty", "full"))
