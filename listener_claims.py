@@ -103,9 +103,9 @@ class Judge(Matcher):
     def clauses(self, sentence, memory):
         """The claims of a sentence: it is cut where another term or aspect begins, not inside a list or a formula."""
         heard = self.read(sentence, memory)
-        for fact in () if heard.fits("except") else self.facts_about("formula"):
+        for fact in self.facts_about("formula"):
             nothing_else = heard.terms.keys() <= {fact.term} and heard.said["number"] <= fact.about["number"]
-            if nothing_else and self.result_of(fact.term, sentence) == "formula":
+            if nothing_else and not heard.fits("except") and self.result_of(fact.term, sentence) == "formula":
                 return [sentence]
         clauses, subject = [""], set()
         pieces = ["", *act("cuts").split(sentence)]    # a mark or conjunction, what follows it, the next one, ...
@@ -270,7 +270,7 @@ class Judge(Matcher):
         """Whether a claim gives the last number on the other side of a limit: "over 2", or "1 or 2", is "3 or more"."""
         numbers = sorted(int(number) for number in said["number"] if re.fullmatch(r"\d{1,9}", number))
         side, edge = fact.values.get("end"), said["edge"]
-        if numbers[1:] and numbers == [*range(numbers[0], numbers[-1] + 1)] and side == {"low"}:
+        if numbers[1:] and numbers[-1] - numbers[0] == len(numbers) - 1 and side == {"low"}:
             numbers, edge = numbers[-1:], {"in"}    # "1 or 2"
             said = said | {"end": side}
         step = NEXT.get((*said["end"], *edge))
