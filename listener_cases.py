@@ -42,7 +42,7 @@ class CaseSolver(Judge):
             return None
         found = self.rounded(heard)
         found = found or self.member(heard, memory, loosely)
-        sorts = [self.edge_of_exception, self.compared_example, self.settled_by_reference]
+        sorts = [self.edge_of_exception, self.alternative, self.compared_example, self.settled_by_reference]
         if " or " in text:    # "Is it "A (4)", "B (3)" as a list, or all in one line?"
             sorts[1:] = sorts[:0:-1]
         for sort in sorts:
@@ -462,6 +462,19 @@ class CaseSolver(Judge):
             if facts and asks and re.search(row["code"], self.reference):
                 measure = f"{facts[-1].term} of each {self.row}"
                 return row["says"].format(measure=measure, row=self.row), [], facts[-1]
+        return None
+
+    # ---- Formulas
+
+    def alternative(self, heard, memory):
+        """Which of two formulas is right: "Is it a times (b - c), or (a times b) - c?"."""
+        halves = heard.text.split(" or ")
+        for fact in self.facts_about("formula"):
+            results = [self.result_of(fact.term, half) for half in halves]
+            both = [len(self.said(half)["field"] & fact.about["field"]) > 1 for half in halves]
+            if len(halves) == 2 and all(both) and results.count("formula") == 1:
+                which = ("The first", "The second")[results.index("formula")]
+                return f"{which}." + f" {fact.reply}" * (fact.name in memory.told), [fact], fact
         return None
 
     # ---- Checks of a limit

@@ -774,3 +774,17 @@ def test_one_of_a_kind_of_rows_is_known_in_the_singular():
 
 def test_an_empty_result_says_when():
     assert all("none" in text for text in w.wordings("empty", "full"))
+
+
+@pytest.mark.parametrize("form", ["Is it {a} x ({b} - {c}), or ({a} x {b}) - {c}?", "So {a} times {b} minus {c}, or {a} times ({b} minus {c})?"])
+def test_of_two_formulas_the_right_one_is_named(form):
+    for task, fact in facts_with("formula"):
+        found = re.search(r"(\w+) minus (?:the )?(\w+), and all that times the (\w+)\W*$", fact["reply"])
+        other = re.search(r"(\w+) times (?:the )?(\w+) minus (?:the )?(\w+)\W*$", fact["reply"])
+        if found or other:
+            b, c, a = found.groups() if found else (other[2], other[3], other[1])
+            within_braces = "first" if form.startswith("Is") else "second"
+            outside = {"first": "second", "second": "first"}[within_braces]
+            for told in ([], [fact["detail"]]):
+                reply, _ = reply_after(task, told, form.format(a=a, b=b, c=c))
+                assert reply.startswith(f"The {within_braces if found else outside}."), (form, reply, fact["reply"])
