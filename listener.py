@@ -262,6 +262,8 @@ class Listener(CaseSolver):
             claims, rest = self.check(proposal or piece, memory)
         if claims and not proposal and self.repeats_to_ask(claims, piece, parts.scene, memory):
             claims, rest = {}, []
+        if matches("thing", self.shadow(piece)) and not CORRECTED.isdisjoint(claims.values()):
+            claims, rest, asks = {}, [], True    # what one of them has is no rule
         parts.claims = claims | parts.claims
         terms = [self.by_name[name].term for name in claims]
         topics = list(filter(None, terms)) or self.mentions(piece, memory)
@@ -406,7 +408,8 @@ class Listener(CaseSolver):
 
     def verdict_first(self, fact, question, text, memory):
         """A yes or no in front of a fact that was told, if a question proposes something about it."""
-        if question.is_rest or fact.name not in memory.told or matches("asks", question.text):
+        no_rule = matches("asks", question.text) or matches("thing", self.shadow(question.text))
+        if question.is_rest or fact.name not in memory.told or no_rule:
             return []
         heard = self.read(question.text, memory)
         grade = self.verdict(fact, heard, memory.told)

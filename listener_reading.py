@@ -385,7 +385,7 @@ class Reader:
         found["number"] = {match[0] for match in act("number").finditer(text)}
         found["word"] = set(self.words_of_rows(text))
         dull = data()["words"]["stop"] - {*self.key_words, *self.term_words}
-        found["field"] = self.keys_in(word for word in words_of(text) if word not in dull)
+        found["field"] = self.keys_in(word for word in words_of(without("named", text)) if word not in dull)
         for quoted in re.findall(r"\"([^\"]+)\"", text):
             if self.is_strange(quoted):
                 found["word"].add(quoted)
