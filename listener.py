@@ -451,6 +451,8 @@ class Listener(CaseSolver):
         is_unordered = "order" not in self.aspects_here and "sort" not in self.reference
         if is_unordered and best == "order" and matches("in_order", question):
             return None, self.denial(best, question)
+        if surely and best == "fewer":
+            return None, self.denial(best, question)
         if surely and best in HIDDEN and not heard.terms and not (fact and fact.is_hidden):
             return self.anything(heard, memory, self.denial(best, question))
         if surely and best in (*RESULT, *HIDDEN):

@@ -96,7 +96,10 @@ class CaseSolver(Judge):
     def member(self, heard, memory, loosely=False):
         """Whether something is one of a kind: with a number, a formula's numbers, the limit itself, or with a word."""
         text = act("or_else").split(heard.text)[0]
+        named, numbers = heard.terms, heard.said["number"]
         text, made, formula = self.worked_out(text, memory)
+        if made and re.search(r"\d+", made)[0] in numbers and named.keys() <= {formula.term}:
+            return made, [], formula    # "10 nights with 5 people count as 35, not as 50?"
         if made:
             heard = self.read(text, memory)
         text = act("doubled").sub("extra", text)    # its 2 is no number of a thing

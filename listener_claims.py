@@ -81,7 +81,7 @@ class Judge(Matcher):
             heard = self.read(clause, memory)
             target, of_result = self.claimed(heard, memory)
             if target:
-                found = self.verdicts(target, of_result, heard, memory) | found
+                found = self.with_edge(self.verdicts(target, of_result, heard, memory), heard, memory) | found
                 if says_always:
                     found |= self.exception_denied(target, found.get(target.name), memory)
             elif heard.terms or heard.best_aspect()[1] or any(heard.said[kind] for kind in CONTENT):
@@ -89,6 +89,16 @@ class Judge(Matcher):
             topics = [target.term] if target else heard.terms
             memory = memory.after(topics=topics)
         return found, unknown
+
+    def with_edge(self, verdicts, heard, memory):
+        """The verdicts on a claim; one that is right about a limit and says "exactly" asks whether that counts."""
+        for edge in self.facts_about("edge"):
+            limit = next(iter(edge.needs), "")
+            is_open = edge.name not in {*verdicts, *memory.told}
+            if is_open and verdicts.get(limit) in ("right", "open") and (heard.fits("edge") or matches("exact", heard.text)):
+                verdicts = {name: grade for name, grade in verdicts.items() if name != limit or limit not in memory.told}
+                verdicts |= {edge.name: "unsure"}
+        return verdicts
 
     def exception_denied(self, target, grade, memory):
         """The verdict on "always" about a fact that has an exception, which was not told yet."""
@@ -375,7 +385,8 @@ class Judge(Matcher):
         if is_share or names_subject:
             names = list(chain(*(self.name_stems[term] for term in heard.terms)))
             keys = {key for key in keys if key in mine or {stem(key)} not in names}
-        return keys - (self.requested_keys - mine) or keys
+        left = keys - (self.requested_keys - mine)
+        return left if fact.aspect == "order" else left or keys
 
     # ---- What a claim works out
 

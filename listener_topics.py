@@ -30,7 +30,10 @@ class Matcher(Reader):
         return [self.by_name[need] for need in fact.needs if need in self.by_name]
 
     def first(self, fact, told):
-        """The fact, or what must be told before it."""
+        """The fact, or what must be told before it. A formula can be told once its measure was brought up."""
+        measure = self.names[fact.term][0] if fact.aspect == "formula" else None
+        if any(measure in self.by_name[name].about["field"] for name in told):
+            return fact
         return first_of(fact, told, self.by_name)
 
     def is_next(self, fact, memory):

@@ -15,6 +15,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "study"), str(ROOT / "tests")]
 import function_tasks as f  # noqa: E402
 import function_words as w  # noqa: E402
 import task_figures  # noqa: E402
+from listener_words import plain  # noqa: E402
 from test_human import by_name, human_of, needed, reply_after, slots  # noqa: E402
 
 
@@ -788,3 +789,30 @@ def test_of_two_formulas_the_right_one_is_named(form):
             for told in ([], [fact["detail"]]):
                 reply, _ = reply_after(task, told, form.format(a=a, b=b, c=c))
                 assert reply.startswith(f"The {within_braces if found else outside}."), (form, reply, fact["reply"])
+
+
+@pytest.mark.parametrize("form", ["So one with exactly {n} {f} is already {T}?", "Then exactly {n} {f} would be {T}, I assume?"])
+def test_a_claim_about_the_limit_itself_is_not_confirmed_by_the_limit(form):
+    for task, fact in facts_with("edge"):
+        words = slots(task, fact)
+        reply, told = reply_after(task, needed(task, fact["detail"]), form.format(n=words["n"], f=words["field"], T=words["term"]))
+        assert told == [fact["detail"]] and fact["reply"] in reply, (form, reply, fact["reply"])
+
+
+@pytest.mark.parametrize("form", ["And what if fewer than {k} {nouns} qualify, do I just return a shorter list?",
+                                  "If there are fewer than {k}, should I pad the list?"])
+def test_with_too_few_there_are_just_those(form):
+    for task, fact in facts_with("count"):
+        message = form.format(k=fact["values"]["number"][0], nouns=w.common_words(task["plan"])["things"])
+        assert reply_after(task, ["count"], message)[0] == "Then just those that there are.", message
+
+
+def test_what_a_formula_comes_to_is_no_case_of_a_kind():
+    for task, fact in facts_with("formula"):
+        keys = fact["values"]["field"]
+        if not any(other["detail"] == f"{fact['term']}.extra" for other in task["facts"]):
+            row = {key: 9 - n for n, key in enumerate(keys)}
+            total = human_of(task).result(plain(fact["reply"]), {key: str(number) for key, number in row.items()})
+            case = ", ".join(f"{key} {number}" for key, number in row.items())
+            reply, _ = reply_after(task, [other["detail"] for other in task["facts"]], f"So with {case} it counts as {total}?")
+            assert reply == f"That makes {total}.", (case, reply, fact["reply"])
