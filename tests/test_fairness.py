@@ -3,6 +3,7 @@ reading. The full figures (300 tasks): study/task_figures.py."""
 import random
 import re
 import sys
+import time
 from collections import Counter
 from functools import cache
 from itertools import islice
@@ -227,6 +228,14 @@ def test_no_number_that_an_agent_writes_ends_the_run(number):
         case = " and ".join(f"{number} {key}" for key in fact["values"].get("field", []))
         for question in (f"With {case}, what is it?", f"Would {number}.5 be rounded up?", f"Is {number} enough?"):
             assert reply_after(task, told, question)[0]
+
+
+def test_numbers_that_lie_far_apart_cost_nothing():
+    for task, fact in facts_with("limit"):
+        if fact["values"].get("end") == ["low"]:
+            start = time.perf_counter()
+            assert reply_after(task, [fact["detail"]], "So a low one, from 1 up to 999999999, is enough?")[0]
+            assert time.perf_counter() - start < 5    # a list of them would take a minute
 
 
 @pytest.mark.parametrize("form", ["Would at least 5 or the lowest be {name}?",
