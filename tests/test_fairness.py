@@ -3,7 +3,7 @@ reading. The full figures (300 tasks): study/task_figures.py."""
 import random
 import re
 import sys
-import time
+import tracemalloc
 from collections import Counter
 from functools import cache
 from itertools import islice
@@ -230,12 +230,13 @@ def test_no_number_that_an_agent_writes_ends_the_run(number):
             assert reply_after(task, told, question)[0]
 
 
-def test_numbers_that_lie_far_apart_cost_nothing():
-    for task, fact in facts_with("limit"):
-        if fact["values"].get("end") == ["low"]:
-            start = time.perf_counter()
-            assert reply_after(task, [fact["detail"]], "So a low one, from 1 up to 999999999, is enough?")[0]
-            assert time.perf_counter() - start < 5    # a list of them would take a minute
+def test_numbers_that_lie_far_apart_take_no_room():
+    lows = [(task, fact) for task, fact in facts_with("limit") if fact["values"].get("end") == ["low"]]
+    tracemalloc.start()
+    assert reply_after(lows[0][0], [lows[0][1]["detail"]], "So a low one, from 1 up to 9999999, is enough?")[0]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100e6, "a list of the numbers between would take four times as much"
 
 
 @pytest.mark.parametrize("form", ["Would at least 5 or the lowest be {name}?",
