@@ -442,6 +442,9 @@ class Listener(CaseSolver):
         if matches("code", question):
             return None, says("code", question)
         heard, about_result = self.asked(question, scene, memory)
+        named = [] if heard.terms else self.formulas_named(heard)
+        if named and heard.best_aspect()[0] in HIDDEN:    # "Is it price times quantity for all, or are some different?"
+            heard = heard._replace(terms={named[0].term: 1.0})
         if matches("general", question) and not about_result:
             return self.anything(heard, memory)
         score, fact = self.best_fact(heard, memory)

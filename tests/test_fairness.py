@@ -688,13 +688,14 @@ def test_a_question_about_the_limit_itself_asks_for_the_edge(form):
         assert told == [fact["detail"]] and not YES.match(reply), (form, reply)
 
 
-@pytest.mark.parametrize("before", ["So we need the result for the {T} {nouns}. ", "How nice! So you'd like just the {T} ones. "])
+@pytest.mark.parametrize("before", ["So we need the result for the {T} {nouns}. ",
+                                    "How nice! So you'd like just the {T} ones. "])
 def test_a_request_that_is_repeated_proposes_nothing(before):
     for task, fact in facts_with("define"):
         words = slots(task, fact)
         if fact["term"] in task["terms"] and not fact.get("needs"):
-            reply, told = reply_after(task, [], before.format(T=words["term"], nouns=w.common_words(task["plan"])["nouns"])
-                                      + f'What does "{words["term"]}" mean here?')
+            request = before.format(T=words["term"], nouns=w.common_words(task["plan"])["nouns"])
+            reply, told = reply_after(task, [], f'{request}What does "{words["term"]}" mean here?')
             assert told == [fact["detail"]] and reply == fact["reply"], (before, reply, fact["reply"])
 
 
@@ -703,7 +704,8 @@ def test_a_request_that_is_repeated_proposes_nothing(before):
 def test_steps_in_words_are_worked_out(form, steps):
     """a times b minus c is no (a minus c) times b: the one is confirmed, the other is not."""
     for task, fact in facts_with("formula"):
-        found = re.search(r"(\w+) (times|minus) (?:the )?(\w+)(?:, and all that (times) the (\w+)| (minus) (\w+)|)\W*$", fact["reply"])
+        steps_of = r"(\w+) (times|minus) (?:the )?(\w+)(?:, and all that (times) the (\w+)| (minus) (\w+)|)\W*$"
+        found = re.search(steps_of, fact["reply"])
         if found and (found[4] or found[6]):
             a, b, c = (found[1], found[3], found[7]) if found[6] else (found[1], found[5], found[3])
             if "times" in (found[2], found[4]):
@@ -787,7 +789,8 @@ def test_an_empty_result_says_when():
     assert all("none" in text for text in w.wordings("empty", "full"))
 
 
-@pytest.mark.parametrize("form", ["Is it {a} x ({b} - {c}), or ({a} x {b}) - {c}?", "So {a} times {b} minus {c}, or {a} times ({b} minus {c})?"])
+@pytest.mark.parametrize("form", ["Is it {a} x ({b} - {c}), or ({a} x {b}) - {c}?",
+                                  "So {a} times {b} minus {c}, or {a} times ({b} minus {c})?"])
 def test_of_two_formulas_the_right_one_is_named(form):
     for task, fact in facts_with("formula"):
         found = re.search(r"(\w+) minus (?:the )?(\w+), and all that times the (\w+)\W*$", fact["reply"])
@@ -801,11 +804,13 @@ def test_of_two_formulas_the_right_one_is_named(form):
                 assert reply.startswith(f"The {within_braces if found else outside}."), (form, reply, fact["reply"])
 
 
-@pytest.mark.parametrize("form", ["So one with exactly {n} {f} is already {T}?", "Then exactly {n} {f} would be {T}, I assume?"])
+@pytest.mark.parametrize("form", ["So one with exactly {n} {f} is already {T}?",
+                                  "Then exactly {n} {f} would be {T}, I assume?"])
 def test_a_claim_about_the_limit_itself_is_not_confirmed_by_the_limit(form):
     for task, fact in facts_with("edge"):
         words = slots(task, fact)
-        reply, told = reply_after(task, needed(task, fact["detail"]), form.format(n=words["n"], f=words["field"], T=words["term"]))
+        claim = form.format(n=words["n"], f=words["field"], T=words["term"])
+        reply, told = reply_after(task, needed(task, fact["detail"]), claim)
         assert told == [fact["detail"]] and fact["reply"] in reply, (form, reply, fact["reply"])
 
 
@@ -824,5 +829,21 @@ def test_what_a_formula_comes_to_is_no_case_of_a_kind():
             row = {key: 9 - n for n, key in enumerate(keys)}
             total = human_of(task).result(plain(fact["reply"]), {key: str(number) for key, number in row.items()})
             case = ", ".join(f"{key} {number}" for key, number in row.items())
-            reply, _ = reply_after(task, [other["detail"] for other in task["facts"]], f"So with {case} it counts as {total}?")
+            told = [other["detail"] for other in task["facts"]]
+            reply, _ = reply_after(task, told, f"So with {case} it counts as {total}?")
             assert reply == f"That makes {total}.", (case, reply, fact["reply"])
+
+
+@pytest.mark.parametrize("form", ["Does {formula} apply to all {nouns}, or do some work differently?",
+                                  "Is it {formula} for every {noun}, or are there exceptions?"])
+def test_exceptions_to_a_formula_are_its_own(form):
+    count = 0
+    for task, fact in facts_with("formula"):
+        found = re.search(r"(\w+ (?:times|plus|minus) \w+)\.$", fact["reply"])
+        whole = found and len(fact["values"]["field"]) == 2 and f"{fact['term']}.extra" not in by_name(task)
+        if whole and any(other["aspect"] == "except" for other in task["facts"]):
+            question = form.format(formula=found[1], **w.common_words(task["plan"]))
+            reply, told = reply_after(task, [fact["detail"]], question)
+            assert not told and not re.match("Not", reply), (form, reply)
+            count += 1
+    assert count
