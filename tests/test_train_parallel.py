@@ -131,7 +131,7 @@ def test_ranks_without_a_folder_in_common_do_as_rank_0_does(place):
     Path("launch.py").write_text(
         f"import os, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
         "os.environ['RANK'] == '1' and os.chdir('elsewhere')\n"
-        "sys.argv[0] = 'train_policy.py'\nimport train_policy\ntrain_policy.main()\n")
+        "sys.argv[0] = 'train_policy.py'\nimport records, train_policy\nrecords.run_script(train_policy.main)\n")
     torchrun(2, *PAIRS, "--max-steps", 3, "--save-every", 0, "--out", "many", script=place / "launch.py")
     assert furthest("one", "many") < 1e-5
     assert not (elsewhere / "many").exists()
