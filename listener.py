@@ -445,6 +445,10 @@ class Listener(CaseSolver):
         named = [] if heard.terms else self.formulas_named(heard)
         if named and heard.best_aspect()[0] in HIDDEN:    # "Is it price times quantity for all, or are some different?"
             heard = heard._replace(terms={named[0].term: 1.0})
+        hedge = matches("hedge", question)    # 'You said "normally". When is it different?'
+        hedged = {fact.term for fact in map(self.by_name.get, memory.told) if hedge and hedge[0] in fact.reply.lower()}
+        if len(hedged) == 1 and heard.best_aspect()[0] in HIDDEN:
+            heard = heard._replace(terms=dict.fromkeys(hedged, 1.0))
         if matches("general", question) and not about_result:
             return self.anything(heard, memory)
         score, fact = self.best_fact(heard, memory)

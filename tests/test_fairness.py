@@ -847,3 +847,20 @@ def test_exceptions_to_a_formula_are_its_own(form):
             assert not told and not re.match("Not", reply), (form, reply)
             count += 1
     assert count
+
+
+def test_a_quoted_hedge_asks_for_the_exception_of_its_term():
+    """The definition goes by a measure, so the question names the measure; the exception is the kind's."""
+    count = 0
+    for task, fact in facts_with("except"):
+        define = by_name(task)[f"{fact['term']}.define"]
+        hedge = re.match(r"(Normally|Usually|As a rule|Most of the time)", define["reply"])
+        measure = [key for key in define["values"].get("field", []) if f"{key}.formula" in by_name(task)]
+        if hedge and measure:
+            told = [define["detail"], f"{measure[0]}.formula"]
+            if not any(hedge[0] in by_name(task)[detail]["reply"] for detail in told[1:]):
+                message = f'You said that "{hedge[0].lower()}" you go by the {measure[0]}; when is it different?'
+                reply, new = reply_after(task, told, message)
+                assert fact["detail"] in new, (message, reply, fact["reply"])
+                count += 1
+    assert count
