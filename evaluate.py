@@ -973,7 +973,8 @@ def parse_args():
         refuse_idle(("--run-name", "--split"), "with --in, which names the file")
     if not args.report:
         refuse_idle(("--report-limit", "--curves"), "without --report")
-        refuse_idle(("--workers",) * bool(args.compare), "with --compare and no --report")
+    if args.compare and not args.report:
+        refuse_idle(("--workers",), "with --compare and no --report")
     if args.compare and len(dict(args.compare)) < len(args.compare):
         parser.error(f"--compare needs different names, found {', '.join(name for name, _ in args.compare)}")
     return args

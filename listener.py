@@ -20,7 +20,7 @@ consists of.
 import json
 import re
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from listener_cases import CaseSolver
@@ -215,7 +215,9 @@ class Listener(CaseSolver):
         pieces = [piece for piece in pieces if not act("filler").fullmatch(piece)] or pieces
         if any(self.stands_alone(piece, memory) for piece in pieces[1:]):
             pieces = [piece for piece in pieces if not self.restates(piece)]
-        if pieces[1:] and matches("goes_in", pieces[-1]):    # "Cheap pears picked in 5 hours: do they go in?"
+        goes_in = pieces[1:] and matches("goes_in", pieces[-1])
+        if goes_in and act("filler").fullmatch(pieces[-1][:goes_in.start()] or "so"):
+            # "Cheap pears picked in 5 hours: do they go in?"
             pieces[-2:] = [f"{pieces[-2][:-1]}, {pieces[-1]}"]
         return pieces
 
@@ -228,11 +230,17 @@ class Listener(CaseSolver):
         """Whether a sentence only repeats the request: "So you'd like one total over the big orders."."""
         if piece.endswith("?") or not matches("restates", piece):
             return False
-        said, requested = self.said(piece), self.said(self.request)
-        requested["field"] |= {names[0] for names in self.names.values()}
-        requested["form"] |= {form for form in ("figures", "names") if form in self.request}
+        said = self.said(piece)
         kinds = ("field", "number", "word", "mark", "round", "ties", "form")
-        return all(said[kind] <= requested[kind] for kind in kinds)
+        return all(said[kind] <= self.requested[kind] for kind in kinds)
+
+    @cached_property
+    def requested(self):
+        """What the request says, in the kinds of listener.toml."""
+        said = self.said(self.request)
+        said["field"] |= {names[0] for names in self.names.values()}
+        said["form"] |= {form for form in ("figures", "names") if form in self.request}
+        return said
 
     def cut_tag(self, piece, memory):
         """(what stands before the last comma or dash of a sentence, whether the rest only asks for a yes)"""
@@ -280,7 +288,8 @@ class Listener(CaseSolver):
     def asks(self, piece, memory):
         """Whether a sentence asks, and does not propose: "What is big?", but not "So it's 20?"."""
         is_open = piece.endswith("?")
-        if is_open and (matches("seeks", piece) or matches("on_limit", piece) or self.asks_for_one(piece)):
+        seeks = any(matches(name, piece) for name in ("seeks", "on_limit", "goes_in"))
+        if is_open and (seeks or self.asks_for_one(piece)):
             return True
         if piece in self.examples or matches("cases", piece) or is_open and matches("either", piece):
             return True
@@ -390,11 +399,12 @@ class Listener(CaseSolver):
 
     def repeated(self, heard, memory):
         """The answer to a check of what was told last: "So the answer is just the number 0?"."""
-        for fact in [self.by_name[name] for name in memory.told[-1:]]:
-            shared = any(fact.shared(heard.said, kind) for kind in ("word", "number"))
-            if shared and self.verdict(fact, heard, memory.told) == "right":
-                return f"{says('yes', heard.text)} {fact.reply}"
-        return ""
+        if not memory.told:
+            return ""
+        fact = self.by_name[memory.told[-1]]
+        shared = any(fact.shared(heard.said, kind) for kind in ("word", "number"))
+        is_right = shared and self.verdict(fact, heard, memory.told) == "right"
+        return f"{says('yes', heard.text)} {fact.reply}" if is_right else ""
 
     def exception_named(self, fact, text, memory):
         """An exception of the same term that was told as well, if a text has one of its words."""
@@ -408,7 +418,8 @@ class Listener(CaseSolver):
 
     def verdict_first(self, fact, question, text, memory):
         """A yes or no in front of a fact that was told, if a question proposes something about it."""
-        no_rule = matches("asks", question.text) or matches("thing", self.shadow(question.text))
+        no_rule = matches("asks", question.text) or matches("goes_in", question.text)
+        no_rule = no_rule or matches("thing", self.shadow(question.text))
         if question.is_rest or fact.name not in memory.told or no_rule:
             return []
         heard = self.read(question.text, memory)
@@ -442,13 +453,8 @@ class Listener(CaseSolver):
         if matches("code", question):
             return None, says("code", question)
         heard, about_result = self.asked(question, scene, memory)
-        named = [] if heard.terms else self.formulas_named(heard)
-        if named and heard.best_aspect()[0] in HIDDEN:    # "Is it price times quantity for all, or are some different?"
-            heard = heard._replace(terms={named[0].term: 1.0})
-        hedge = matches("hedge", question)    # 'You said "normally". When is it different?'
-        hedged = {fact.term for fact in map(self.by_name.get, memory.told) if hedge and hedge[0] in fact.reply.lower()}
-        if len(hedged) == 1 and heard.best_aspect()[0] in HIDDEN:
-            heard = heard._replace(terms=dict.fromkeys(hedged, 1.0))
+        if heard.best_aspect()[0] in HIDDEN:
+            heard = heard._replace(terms=self.terms_with_exceptions(heard, question, memory))
         if matches("general", question) and not about_result:
             return self.anything(heard, memory)
         score, fact = self.best_fact(heard, memory)
@@ -456,9 +462,8 @@ class Listener(CaseSolver):
             return None, says("needless", question)
         best, surely = heard.best_aspect()
         is_unordered = "order" not in self.aspects_here and "sort" not in self.reference
-        if is_unordered and best == "order" and matches("in_order", question):
-            return None, self.denial(best, question)
-        if surely and best == "fewer":
+        asks_order = is_unordered and best == "order" and matches("in_order", question)
+        if asks_order or surely and best == "fewer":
             return None, self.denial(best, question)
         if surely and best in HIDDEN and not heard.terms and not (fact and fact.is_hidden):
             return self.anything(heard, memory, self.denial(best, question))
@@ -473,6 +478,15 @@ class Listener(CaseSolver):
                 elsewhere = any(each.is_hidden and each.name not in memory.told for each in likely)
                 return None, says("not_here") if elsewhere else self.denial(best, question)
         return self.heard_fact(question, heard, score, fact, memory), ""
+
+    def terms_with_exceptions(self, heard, question, memory):
+        """The terms whose exceptions a question is about: it may quote a hedge, or name the keys of a formula."""
+        hedge = matches("hedge", question)    # 'You said "normally". When is it different?'
+        hedged = {fact.term for fact in map(self.by_name.get, memory.told) if hedge and hedge[0] in fact.reply.lower()}
+        if len(hedged) == 1:
+            return dict.fromkeys(hedged, 1.0)
+        formulas = self.formulas_named(heard)    # "Is it price times quantity for all, or are some different?"
+        return heard.terms or {fact.term: 1.0 for fact in formulas[:1]}
 
     def best_fact(self, heard, memory):
         """(the best score, the fact that has it); (0, None) if the question concerns no fact"""

@@ -42,9 +42,10 @@ class CaseSolver(Judge):
             return None
         found = self.rounded(heard)
         found = found or self.member(heard, memory, loosely)
-        sorts = [self.edge_of_exception, self.alternative, self.compared_example, self.settled_by_reference]
+        found = found or self.edge_of_exception(heard, memory)
+        sorts = [self.alternative, self.compared_example, self.settled_by_reference]
         if " or " in text:    # "Is it "A (4)", "B (3)" as a list, or all in one line?"
-            sorts[1:] = sorts[:0:-1]
+            sorts.reverse()
         for sort in sorts:
             found = found or sort(heard, memory)
         if not found:
@@ -131,12 +132,11 @@ class CaseSolver(Judge):
             is_claim = matches("bounds", shadow) or matches("claims", text) or not text.endswith("?")
             asks_for_it = made or define.term in heard.terms and not is_claim
             return (made, untold[:1], define) if asks_for_it else None
-        if set(verdicts) == {None} and (own := self.edge_of_exception(heard, memory)):
-            return own
-        if set(verdicts) == {None} and not text.endswith("?"):    # no case, but what was said before
-            return sum_only
-        if set(verdicts) == {None} and kind.get("edge") in used:    # it is about the edge, which is told again
-            return sum_only
+        if set(verdicts) == {None}:
+            own_edge = self.edge_of_exception(heard, memory)
+            # It is what was said before, or about the edge, which is told again.
+            if own_edge or not text.endswith("?") or kind.get("edge") in used:
+                return own_edge or sum_only
         sentence = self.verdict_on(cases, verdicts, define, text)
         return f"{made} {sentence}".strip(), used, define
 

@@ -94,10 +94,11 @@ class Judge(Matcher):
         """The verdicts on a claim; one that is right about a limit and says "exactly" asks whether that counts."""
         for edge in self.facts_about("edge"):
             limit = next(iter(edge.needs), "")
-            is_open = edge.name not in {*verdicts, *memory.told}
-            if is_open and verdicts.get(limit) in ("right", "open") and (heard.fits("edge") or matches("exact", heard.text)):
-                verdicts = {name: grade for name, grade in verdicts.items() if name != limit or limit not in memory.told}
-                verdicts |= {edge.name: "unsure"}
+            is_open = edge.name not in {*verdicts, *memory.told} and verdicts.get(limit) in ("right", "open")
+            if is_open and (heard.fits("edge") or matches("exact", heard.text)):
+                verdicts = verdicts | {edge.name: "unsure"}
+                if limit in memory.told:
+                    del verdicts[limit]
         return verdicts
 
     def exception_denied(self, target, grade, memory):
