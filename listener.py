@@ -3,16 +3,19 @@
 How a message is understood. It is cut into sentences. A sentence that asks is compared with each fact: which terms it
 names in any form of their words, which aspects its wording fits, what it takes up from earlier replies. The aspects are
 weighed by patterns and by example questions, both in listener.toml. The best fact is told, or what it needs first. A
-sentence that proposes is cut into claims, each of which is confirmed or corrected. A question that is not understood is
-answered with what could be meant, and never costs a fact. "Anything else?" never denies what is left, but names it
-instead of telling it. Facts of your own, which name no aspect, are heard by their words alone (own_facts.py).
+sentence that proposes is cut into claims, each of which is answered with the fact that it is about. A question that is
+not understood is answered with what could be meant, and never costs a fact. "Anything else?" never denies what is left,
+but names it instead of telling it. Facts of your own, which name no aspect, are heard by their words alone
+(own_facts.py).
+
+The human never says yes or no. Rules misread some messages, and a wrong "no" cannot be told from a right one. So a
+proposal, or a case such as "Is it big with 20?", is answered with the facts that settle it, which are always true.
 
 This file has the dialogue: memory, manners, the parts of a message and the reply to each. It stands on four others:
 - listener_words.py: words, and the patterns of listener.toml,
 - listener_reading.py: what a task says, and what a text says in its words,
 - listener_topics.py: which facts a text is about,
-- listener_claims.py: whether a proposal is right,
-- listener_cases.py: what the facts settle of a concrete case.
+- listener_claims.py: what a proposal says about a fact.
 
 Standard library only. If you copy this file, copy these, own_facts.py and listener.toml too; the last says what a fact
 consists of.
@@ -21,13 +24,13 @@ import json
 import re
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import NamedTuple
 
-from listener_cases import CaseSolver
-from listener_claims import CORRECTED
-from listener_reading import CERTAIN, HEADS, HIDDEN, INNER, MADE, RESULT, SURE
+from listener_claims import CORRECTED, Judge
+from listener_reading import CERTAIN, HEADS, HIDDEN, INNER, LIMITS, MADE, ONCE, RESULT, SURE
 from listener_topics import HEARD
-from listener_words import CODE, CONTENT, act, matches, plain, says, sentences, tables
+from listener_words import CODE, CONTENT, act, matches, plain, says, sentences, tables, words_of
 from own_facts import OwnFacts
 
 MANNERS = ("plain", "vague", "revising")
@@ -132,7 +135,7 @@ class Parts:
     """What a message is made of."""
     claims: dict = field(default_factory=dict)       # detail -> verdict on what is proposed
     questions: list = field(default_factory=list)
-    cases: list = field(default_factory=list)        # what CaseSolver.settled says about each
+    settled: list = field(default_factory=list)      # what the reference settles, beside the facts
     topics: list = field(default_factory=list)       # the terms that are named
     scene: str = ""                                  # sentences that wait for their question
 
@@ -142,34 +145,36 @@ class Parts:
         return not CORRECTED.isdisjoint(self.claims.values())
 
 
-class Listener(CaseSolver):
+class Listener(Judge):
     """The scripted human of one task."""
 
     def reply(self, memory, message):
         """(sentences of the reply, details told for the first time, the memory after it)"""
         text = self.with_zeros(plain(message))
         parts = self.hear(text, memory)
-        _, settled, _ = self.judge(parts.claims, memory, alone=True)
-        now = memory.after(settled, parts.topics)
-        targets, instead = self.targets(parts, text, now)
-        if not text.strip():
-            instead = [says("code", message)]
-        new = [name for name in targets if name not in now.told]
-        if any(instead) and not new:    # what was told is not told again beside an answer
-            targets = {}
-        words, told, fact = self.judge(parts.claims, memory, alone=not targets and not instead)
-        if parts.cases:
-            words, told, fact = self.reply_to_cases(parts, words, told, new, instead)
-        elif targets and parts.corrected and fact.name not in memory.told:    # a correction is an answer
-            more_is_asked = any(self.by_name[name].term != fact.term for name in new)
-            words = [says("first", text) if more_is_asked else "", *words]
-        elif targets:
-            words, told, fact = self.reply_to_questions(targets, new, words, told, text, now)
-        elif not any(words):
-            words = [self.reply_to_nothing(instead, message, text, now)]
-        words, told = self.with_needed(words, told, memory)
-        topics = [fact.term] if fact and fact.term else parts.topics
-        memory = memory.after(told, topics)
+        now = memory.after(topics=parts.topics)
+        new, known = self.claimed_facts(parts.claims, memory)
+        asked, instead = self.asked_facts(parts, text, now.after(new))
+        fresh = [name for name in asked if name not in {*new, *memory.told}]
+        is_corrected = any(parts.claims.get(name, "wrong") in CORRECTED for name in new)    # which is an answer
+        lead = says("first", text) if fresh and (is_corrected or len(asked) > 1) else ""
+        wrong = [name for name in known if parts.claims[name] in CORRECTED]
+        if fresh and not is_corrected:
+            wrong += self.mistaken(fresh[0], asked[fresh[0]], memory)
+            new = [*new, fresh[0]]
+        new = self.with_needed(new, memory.told)
+        if new:
+            words = [*self.once_more(wrong, text, memory), lead, *parts.settled, *self.labelled(new, text, memory)]
+        elif parts.settled or instead:
+            wrong += [] if parts.settled else self.taken_up_of(text, memory)
+            words = [*self.once_more(wrong, text, memory), *(parts.settled or instead[:1])]
+        elif known or asked:
+            words = self.once_more([*known, *asked], text, memory, asked)
+        else:
+            words = [self.reply_to_nothing(message, text, now)]
+        told = self.with_implied(new, memory.told)
+        last = [self.by_name[name].term for name in [*asked, *known, *new]][-1:]
+        memory = memory.after(told, [*filter(None, last)] or parts.topics)
         return words, told, memory._replace(turn=memory.turn + 1)
 
     def with_zeros(self, text):
@@ -188,37 +193,34 @@ class Listener(CaseSolver):
             body, tag = self.cut_tag(piece, now)
             if n > 0 and tag and not body:
                 continue    # "Is that right?"
-            is_last, is_example = n + 1 == len(pieces), piece in self.examples
-            sets_scene = not is_last and piece.endswith(".") and matches("cases", piece)
-            proposal = body if tag and not is_example else ""    # "..., right?" without its end
-            is_quote = not piece.endswith("?") and matches("quotes", piece)
-            may_be_case = not sets_scene and not is_example and not is_quote
-            if may_be_case and self.hear_case(parts, piece, proposal, now):
+            is_example = piece in self.examples
+            if memory.told and matches("was_about", piece):
+                parts.settled.append(says("was_about", fill=self.label(self.by_name[memory.told[-1]])))
                 continue
+            settled = "" if is_example else self.settled_by_reference(parts.scene + piece, now)
+            if settled:
+                parts.settled.append(settled)
+                continue
+            proposal = body if tag and not is_example else ""    # "..., right?" without its end
             self.hear_sentence(parts, piece, proposal, now)
-        if parts.scene and not (parts.questions or parts.claims or parts.cases):
+        if parts.scene and not (parts.questions or parts.claims or parts.settled):
             parts.questions.append(Question(parts.scene.strip(), "", memory, False))
         return parts
 
     def pieces(self, text, memory):
-        """The sentences of a text. One that asks two things is cut, but no example question and no case."""
+        """The sentences of a text. One that asks two things is cut, but no example question."""
         pieces = []
         for sentence in sentences(text):
             halves = sentences(act("joint").sub("?\n", sentence))
-            about_result = len(halves) > 1 and any(SURE <= self.aspects(halves[-1]).get(name, 0) for name in MADE)
-            if pieces and matches("points", sentence) and self.worked_out(pieces[-1], memory)[1]:
-                pieces[-1] = f"{pieces[-1][:-1]}, {sentence}"    # "That makes 55. Is it big?"
-            elif sentence in self.examples or not about_result and self.settled(sentence, memory):
+            several = len(halves) > 1 and (self.settled_by_reference(halves[-1], memory) or any(
+                self.aspects(halves[-1]).get(name, 0) >= SURE for name in MADE))
+            if sentence in self.examples or not several and self.settled_by_reference(sentence, memory):
                 pieces.append(sentence)
             else:
                 pieces += sentences(act("joint").sub("?\n", act("preamble").sub(r"\1.\n", sentence)))
         pieces = [piece for piece in pieces if not act("filler").fullmatch(piece)] or pieces
         if any(self.stands_alone(piece, memory) for piece in pieces[1:]):
             pieces = [piece for piece in pieces if not self.restates(piece)]
-        goes_in = pieces[1:] and matches("goes_in", pieces[-1])
-        if goes_in and act("filler").fullmatch(pieces[-1][:goes_in.start()] or "so"):
-            # "Cheap pears picked in 5 hours: do they go in?"
-            pieces[-2:] = [f"{pieces[-2][:-1]}, {pieces[-1]}"]
         return pieces
 
     def stands_alone(self, piece, memory):
@@ -248,18 +250,6 @@ class Listener(CaseSolver):
         tail = tail.rstrip("?.! ")
         return body, act("approves").fullmatch(tail) and not self.mentions(tail, memory)
 
-    def hear_case(self, parts, piece, proposal, memory):
-        """Whether a sentence is a case, which then is one of the parts. After a case, "And 20?" is one, too."""
-        scene = parts.scene
-        if scene and self.read(piece, memory).best_aspect() == ("count", True):
-            scene = ""
-        text = scene + (f"{proposal}?" if proposal else piece)
-        case = self.settled(text, memory, loosely=bool(parts.cases) and piece.startswith("and "))
-        if case:
-            parts.cases.append(case)
-            parts.topics += filter(None, [case[2].term])
-        return bool(case)
-
     def hear_sentence(self, parts, piece, proposal, memory):
         """Adds what a sentence claims or asks to the parts; else it may set the scene of what follows."""
         asks = self.asks(piece, memory)
@@ -270,8 +260,6 @@ class Listener(CaseSolver):
             claims, rest = self.check(proposal or piece, memory)
         if claims and not proposal and self.repeats_to_ask(claims, piece, parts.scene, memory):
             claims, rest = {}, []
-        if matches("thing", self.shadow(piece)) and not CORRECTED.isdisjoint(claims.values()):
-            claims, rest, asks = {}, [], True    # what one of them has is no rule
         parts.claims = claims | parts.claims
         terms = [self.by_name[name].term for name in claims]
         topics = list(filter(None, terms)) or self.mentions(piece, memory)
@@ -316,24 +304,137 @@ class Listener(CaseSolver):
 
     # ---- Replying
 
-    def targets(self, parts, text, memory):
+    def labelled(self, names, text, memory):
+        """What is told, each time with what it is about if that is not plain: 'About the limit for "big": from 20 on.'."""
+        terms = self.mentions(text, memory) or self.topics(memory)
+        words = []
+        for fact in map(self.by_name.get, names):
+            is_plain = fact.term in terms or not fact.term and self.aspects(text).get(fact.aspect, 0) >= SURE
+            is_plain = is_plain or fact.aspect in ONCE and self.aspects(text).get(fact.aspect, 0) >= SURE
+            words += ["" if is_plain else says("about", fill=self.label(fact)), fact.reply]
+        return words
+
+    def once_more(self, names, text, memory, asked=None):
+        """What was told, said again; [] if there is nothing. asked: detail -> the question about it.
+
+        A proposal or a case may go by anything that was told about its terms: "With 20, is it big?". So all of that is
+        said, with what else it takes up. Who only asks for one detail is told that one.
+        """
+        found, asked, is_wide = set(names), asked or {}, False
+        for name in names:
+            fact, question = self.by_name[name], asked.get(name)
+            is_open = question and matches("asks", question.text)
+            if not (is_open and self.aspects(question.text).get(fact.aspect, 0) >= SURE):
+                terms = {fact.term, *self.measures_of(fact.term)} - {""}
+                found |= {other.name for other in self.facts if other.term in terms}
+                is_wide = True
+        said, aspects = self.said(text), self.aspects(text)
+        for fact in self.facts:
+            is_taken_up = fact.shared(said, "number") or fact.shared(said, "word") or (
+                fact.aspect == "formula" and fact.about["field"] <= said["field"])
+            if is_wide and is_taken_up or not fact.term and aspects.get(fact.aspect, 0) >= SURE:
+                found.add(fact.name)
+        return self.in_groups([self.by_name[name] for name in dict.fromkeys(memory.told) if name in found], text, memory)
+
+    def in_groups(self, facts, text, memory):
+        """Facts that were told, by term; what each group is about is said if there are several, or if it is not named."""
+        groups, words = {}, []
+        for fact in facts:
+            groups.setdefault(fact.term or fact.name, []).append(fact)
+        for term, group in groups.items():
+            about = f'"{self.spoken(term, text)}"' if group[0].term else self.label(group[0])
+            is_plain = len(groups) == 1 and (not group[0].term or term in self.mentions(text, memory))
+            says_again = "again" if is_plain else "again about" if not words else "about"
+            words += [says(says_again, text, fill=about), *(fact.reply for fact in group)]
+        return words
+
+    def spoken(self, term, text):
+        """The name of a term that a text or the request has, or else its first one."""
+        for known in (text, self.request):
+            for name in self.names[term]:
+                if set(name.split()) <= set(words_of(known.replace("-", " "))):
+                    return name
+        return self.names[term][0]
+
+    def claimed_facts(self, claims, memory):
+        """(details that a proposal tells, those that were told before): one guess may be wrong, the others must be right"""
+        untold = [name for name in claims if name not in memory.told]
+        right = [name for name in untold if claims[name] not in CORRECTED]
+        wrong = [self.first(self.by_name[name], memory.told).name for name in untold if name not in right]
+        new = [*right, *wrong[:1]]
+        return [*dict.fromkeys(new)], [name for name in claims if name in memory.told]
+
+    def asked_facts(self, parts, text, memory):
         """({detail that a question is about: the question}, what is said to questions about nothing)"""
-        targets, instead = {}, []
+        asked, instead = {}, []
         for question in parts.questions:
             then = question.memory._replace(told=memory.told)
             if question.is_rest and (parts.corrected or self.is_known(question.text, memory)):
                 continue
-            if targets and self.goes_on(question.text, then):
+            if asked and self.goes_on(question.text, then):
                 continue
-            target, other = self.answer(question.text, question.scene, then)
-            if target and target.name in memory.told and parts.claims and not question.text.endswith("?"):
-                continue    # "I'm not sure what the -1 is for. Is it for an empty list?"
-            if target and target.name not in parts.claims:
-                targets.setdefault(self.first(target, memory.told).name, question)
-            elif not target:
-                unclear = says("unclear", text, fill=question.text) if question.is_rest else ""
-                instead.append(other or unclear)
-        return targets, instead
+            fact, other = self.answer(question.text, question.scene, then)
+            if fact and parts.claims and self.is_aside(fact, question, parts, memory):
+                continue
+            if fact and fact.name not in parts.claims:
+                asked.setdefault(self.next_told(fact, question, memory), question)
+            elif not fact:
+                instead.append(other or (says("unclear", text, fill=question.text) if question.is_rest else ""))
+        return asked, [sentence for sentence in instead if sentence]
+
+    def next_told(self, fact, question, memory):
+        """The detail that answers a question about a fact: what must be told before it comes first. Who names the number
+        of a limit and asks whether it counts is told both."""
+        first = self.first(fact, memory.told)
+        if fact.aspect == "edge" and first.shared(self.said(question.text), "number") and first.name in fact.needs:
+            return fact.name
+        return first.name
+
+    def taken_up_of(self, text, memory, kinds=("word", "number")):
+        """The details told of which a text takes something up."""
+        said = self.said(text)
+        return [name for name in memory.told if any(self.by_name[name].shared(said, kind) for kind in kinds)]
+
+    def measures_of(self, term):
+        """The measures that a kind of thing goes by."""
+        keys = set()
+        for fact in self.facts_about("define", "order"):
+            if fact.term == term:
+                keys |= fact.about["field"]
+        return keys
+
+    def mistaken(self, name, question, memory):
+        """The definition, to be said again, if a question about a limit names a number that this is not one of."""
+        fact = self.by_name[name]
+        named = self.said(question.text)["field"] - self.labels
+        goes_by = self.measures_of(fact.term)
+        parts = set().union(*(other.about["field"] for other in self.facts_about("formula") if other.term in goes_by))
+        if fact.aspect not in LIMITS or not named or named & (goes_by | parts):
+            return []
+        return [need for need in fact.needs if need in memory.told]
+
+    def reply_to_nothing(self, message, text, memory):
+        """The sentence for a message that is about no fact."""
+        if CODE.search(message) or not text.strip():
+            return says("code", text)
+        heard = self.read(text, memory)
+        best, surely = heard.best_aspect()
+        if surely and best in self.sure_replies:
+            return self.sure_replies[best]
+        taken_up = self.taken_up_of(text, memory, CONTENT)
+        names_key = heard.said["field"] and not heard.terms
+        if not taken_up and names_key:    # "So the quantity plays no part?"
+            taken_up = [name for name in memory.told if self.by_name[name].term in memory.topics[-1:]]
+        if taken_up:    # "So the answer is just the number 0?"
+            return " ".join(self.once_more(taken_up, text, memory))
+        return self.lost(heard, memory)
+
+    def is_aside(self, fact, question, parts, memory):
+        """Whether a question beside a proposal asks for nothing else: "Over 50 of what? Is it big from 50 on?"."""
+        if fact.name in memory.told and not question.text.endswith("?"):
+            return True    # "I'm not sure what the -1 is for. Is it for an empty list?"
+        terms = {self.by_name[name].term for name in parts.claims} | self.mentions(question.text, memory).keys()
+        return bool(fact.term) and not question.is_rest and fact.term not in terms and question.text not in self.examples
 
     def is_known(self, clause, memory):
         """Whether all that a clause names was told: "..., per site, at most 160"."""
@@ -345,104 +446,27 @@ class Listener(CaseSolver):
     def goes_on(self, question, memory):
         """Whether a question only goes on about the one before it: "If so, what then?"."""
         heard = self.read(question, memory)
-        is_known = heard.terms or any(map(heard.fits, self.aspects_here))
-        if not is_known or matches("follows", question):
+        if not heard.terms and not heard.best_aspect()[1] or matches("follows", question):
             return True
         return not matches("whole", question)
 
-    def reply_to_cases(self, parts, words, told, new, instead):
-        """(sentences, details, fact) for cases, and for one question beside them if nothing else is told."""
-        sentences, more, fact = parts.cases[0]
-        for others, details, _ in parts.cases[1:]:
-            if not details:
-                sentences = [*sentences, *others]
-        told = [*told, *more]
-        if parts.corrected:
-            return [*words, *sentences], told, fact
-        if more:
-            return sentences, told, fact
-        if new:
-            reply = self.by_name[new[0]].reply
-            return [*sentences, reply], [*told, new[0]], fact
-        return [*sentences, *filter(None, instead[:1])], told, fact
-
-    def reply_to_questions(self, targets, new, words, told, text, now):
-        """(sentences, details, fact) for the first question that asks for something new, or else for the first one."""
-        fact = self.by_name[(new or [*targets])[0]]
-        fact = self.exception_named(fact, text, now) or fact
-        is_told = fact.name in now.told
-        question = targets.get(fact.name) or Question(text, "", now, True)
-        if len(targets) > 1:
-            words = [*words, says("first", text)]
-        leaves_open = self.leaves_open(fact, text)
-        case = self.settled(text, now, loosely=True) if leaves_open and is_told else None
-        if case:
-            sentences, details, _ = case
-            return sentences, details, fact
-        words = words or self.verdict_first(fact, question, text, now)
-        if not words:
-            again = "unsettled" if leaves_open else "exact" if question.is_rest else "again"
-            lead = says(again, text) if is_told else ""
-            words = [self.not_by(fact, text) or lead]
-        return [*words, fact.reply], [*told, fact.name], fact
-
-    def reply_to_nothing(self, instead, message, text, memory):
-        """The sentence for a message that is about no fact."""
-        for sentence in filter(None, instead):
-            return sentence
-        if CODE.search(message):
-            return says("code", text)
-        heard = self.read(text, memory)
-        best, surely = heard.best_aspect()
-        goes_without_saying = self.sure_replies.get(best, "") if surely else ""
-        return self.repeated(heard, memory) or goes_without_saying or self.lost(heard, memory)
-
-    def repeated(self, heard, memory):
-        """The answer to a check of what was told last: "So the answer is just the number 0?"."""
-        if not memory.told:
-            return ""
-        fact = self.by_name[memory.told[-1]]
-        shared = any(fact.shared(heard.said, kind) for kind in ("word", "number"))
-        is_right = shared and self.verdict(fact, heard, memory.told) == "right"
-        return f"{says('yes', heard.text)} {fact.reply}" if is_right else ""
-
-    def exception_named(self, fact, text, memory):
-        """An exception of the same term that was told as well, if a text has one of its words."""
-        if fact.name not in memory.told:
-            return None
-        said = self.said(text)
-        for other in self.facts_about(*HIDDEN):
-            if other.term == fact.term and other.name in memory.told and other.shared(said, "word"):
-                return other
-        return None
-
-    def verdict_first(self, fact, question, text, memory):
-        """A yes or no in front of a fact that was told, if a question proposes something about it."""
-        no_rule = matches("asks", question.text) or matches("goes_in", question.text)
-        no_rule = no_rule or matches("thing", self.shadow(question.text))
-        if question.is_rest or fact.name not in memory.told or no_rule:
-            return []
-        heard = self.read(question.text, memory)
-        grade = self.verdict(fact, heard, memory.told)
-        if grade == "right":
-            return [says("yes", text)]
-        return {"wrong": ["No."], "partly": ["Not quite."]}.get(grade, [])
-
-    def with_needed(self, words, told, memory):
-        """The reply with what must be told before, and the details that are told for the first time.
+    def with_needed(self, names, told):
+        """Details that are told, each after what must be told before it, if that is not known.
 
         A proposal may be right about a limit before its term has been explained.
         """
-        for name in tuple(told):
-            need = self.first(self.by_name[name], (*memory.told, *told))
-            while need.name not in told:
-                words, told = [*words, need.reply], [*told, need.name]
-                need = self.first(self.by_name[name], (*memory.told, *told))
-        implied = []
-        for name in told:
-            implied += self.by_name[name].implies
-        details = dict.fromkeys([*told, *implied])
-        return words, [name for name in details if name not in memory.told]
+        found = []
+        for name in names:
+            fact = self.by_name[name]
+            while (need := self.first(fact, (*told, *found))) != fact:
+                found += self.with_needed([need.name], (*told, *found, name))
+            found.append(name)
+        return [*dict.fromkeys(found)]
+
+    def with_implied(self, names, told):
+        """Details that are told, with those that their replies tell as well."""
+        implied = chain(*(self.by_name[name].implies for name in names))
+        return [name for name in dict.fromkeys([*names, *implied]) if name not in told]
 
     # ---- What a question is about
 
@@ -464,19 +488,17 @@ class Listener(CaseSolver):
         is_unordered = "order" not in self.aspects_here and "sort" not in self.reference
         asks_order = is_unordered and best == "order" and matches("in_order", question)
         if asks_order or surely and best == "fewer":
-            return None, self.denial(best, question)
+            return None, self.denial(best)
         if surely and best in HIDDEN and not heard.terms and not (fact and fact.is_hidden):
-            return self.anything(heard, memory, self.denial(best, question))
-        if surely and best in (*RESULT, *HIDDEN):
-            likely = self.likely_facts(heard, best)
-            if best in HIDDEN and fact and not fact.is_hidden:
-                likely = [each for each in likely if each.term in heard.terms]
-            concerned = likely
-            if best in HIDDEN:
-                concerned = [each for each in likely if self.concerns(each, heard, memory)]
-            if not concerned:
-                elsewhere = any(each.is_hidden and each.name not in memory.told for each in likely)
-                return None, says("not_here") if elsewhere else self.denial(best, question)
+            return self.anything(heard, memory, best)
+        if surely and best in HIDDEN and heard.terms:
+            hidden = self.hidden_about(heard.terms, memory)
+            if hidden and matches("further", question) and all(each.name in memory.told for each in hidden):
+                return None, says("no_others", question, fill=self.spoken(next(iter(heard.terms)), question))
+            if not hidden or not (fact and fact.is_hidden):
+                return (hidden[0], "") if hidden else (None, self.denial(best, next(iter(heard.terms)), question))
+        if surely and best in RESULT and not self.likely_facts(heard, best):
+            return None, self.denial(best)
         return self.heard_fact(question, heard, score, fact, memory), ""
 
     def terms_with_exceptions(self, heard, question, memory):
@@ -509,13 +531,19 @@ class Listener(CaseSolver):
         return [fact for fact in self.facts if self.points(fact, heard) > 0
                 and (fact.is_hidden or aspect in RESULT and (fact.term in heard.terms or fact.aspect == aspect))]
 
-    def denial(self, aspect, question):
-        """What is said if the task has no fact of an aspect: "No, no exceptions."; a yes to "Is it so for all?"."""
-        usual = tables()["aspects"][aspect].get("none", "")
-        reply = self.sure_replies.get(aspect) or usual
-        if aspect in HIDDEN and matches("for_all", question):
-            return reply.replace("No, ", "Yes, ", 1)
-        return reply
+    def denial(self, aspect, term="", text=""):
+        """What is said if the task has no fact of an aspect, or no exception about a term. It is a whole sentence, so
+        that it is true whatever was asked."""
+        if aspect in HIDDEN and term:
+            return says("no_exceptions", aspect, fill=self.spoken(term, text))
+        return self.sure_replies.get(aspect) or tables()["aspects"][aspect].get("none", "")
+
+    def hidden_about(self, terms, memory):
+        """The exceptions and extras of some terms, and of measures that they go by, those that were not told first."""
+        near = set(chain(*map(self.measures_of, terms)))
+        found = [fact for fact in self.facts_about(*HIDDEN)
+                 if fact.term in terms or fact.term in near and self.first(fact, memory.told) == fact]
+        return sorted(found, key=lambda fact: (fact.name in memory.told, fact.term not in terms))
 
     def heard_fact(self, question, heard, score, fact, memory):
         """The fact with the best score if that is enough, or else the only one that can be told next, or None."""
@@ -523,10 +551,12 @@ class Listener(CaseSolver):
         aspects = self.aspects(question)
         if fact and fact.aspect == "limit" and fact.term not in heard.terms:
             goes_by = fact.about["field"] & heard.terms.keys() or fact.term in self.kinds_by(heard.terms)
-            formulas = [other for other in self.facts_about("formula")
-                        if other.term in heard.terms and other.name not in memory.told]
+            formulas = [other for other in self.facts_about("formula") if other.term in heard.terms]
             if formulas and not (goes_by and aspects.get("limit")):    # "What is the cost?"
                 fact = formulas[0]
+        limits = [other for other in layer if other.aspect == "limit"]
+        if fact and fact.aspect == "define" and fact.name in memory.told and limits and heard.said["number"]:
+            return limits[0]    # "Would you call it big with a price of 20?"
         repeats = fact and fact.name in memory.told and fact.aspect in HEADS
         repeats = repeats and self.points(fact, heard) < SURE
         is_bare = act("bare").fullmatch(question) and not heard.terms and not aspects    # "And the rest?"
@@ -537,6 +567,7 @@ class Listener(CaseSolver):
             return layer[0]
         fitting = [each for each in self.facts if surely and not heard.terms and best in INNER
                    and self.is_next(each, memory) and self.points(each, heard) >= SURE]
+        fitting = fitting or self.formulas_named(heard)    # "Is it price times weight, or price plus weight?"
         return fitting[0] if len(fitting) == 1 else None    # "Who are they?"
 
     def asked(self, question, scene, memory):
@@ -559,6 +590,10 @@ class Listener(CaseSolver):
                 heard, best, surely = condition, named, True
         if self.asks_for_one(question):
             heard = heard._replace(aspects={"except": CERTAIN})
+        if "round" in self.aspects_here and re.search(r"\d\.\d", question):    # all that is given is whole
+            heard, best, surely = heard._replace(aspects={"round": CERTAIN}), "round", True
+        if self.shows_example(question):
+            heard, best, surely = heard._replace(aspects={"format": CERTAIN}), "format", True
         if self.asks_how_often(heard, question, memory):
             heard = heard._replace(aspects={"limit": SURE})
         names_other = heard.fits("limit") or heard.best_aspect()[0] in (*RESULT, *HIDDEN)
@@ -566,6 +601,11 @@ class Listener(CaseSolver):
             aspects = self.aspects(question)    # "Is anything let off the limit of 20?" is about an exception
             heard = heard._replace(aspects=aspects if aspects.get("except", 0) >= SURE else {"edge": SURE})
         return heard, surely and best in RESULT
+
+    def shows_example(self, question):
+        """Whether a question shows entries of the result: "Would it read F38 (7), C12 (2)?"."""
+        found = self.example.search(question)
+        return found and re.search("[a-z]", found[0]) and (matches("sample", question) or re.search(r"[\[\"(]", found[0]))
 
     def heard_in_scene(self, heard, question, scene, memory):
         """What a question says after a scene. That sets the topic, and the aspect if the question points back to it."""
@@ -587,29 +627,53 @@ class Listener(CaseSolver):
                     return True
         return False
 
+    # ---- What the reference settles
+
+    def settled_by_reference(self, text, memory):
+        """What the reference itself settles, or "": how far something reaches, and whether a name comes once."""
+        heard = self.read(text, memory)
+        proposes_limit = matches("bounds", heard.text) and " or " not in heard.text
+        if not heard.text.endswith("?") or proposes_limit or heard.fits("empty") or matches("on_limit", heard.text):
+            return ""
+        terms = {"", *heard.terms, *memory.topics[-1:]}
+        terms |= self.taken_up(heard, memory)
+        told = [fact for fact in self.facts if fact.name in memory.told
+                and (fact.term in terms or fact.aspect in ONCE)]
+        with_terms, shadow = self.with_terms(heard.text), self.shadow(heard.text)
+        for row in tables()["settled"]:
+            facts = [fact for fact in told if fact.aspect == row["about"]]
+            if not row["about"]:
+                facts = self.facts[:1]
+            asks = row["asks"].search(with_terms) or row["asks"].search(shadow)
+            if facts and asks and re.search(row["code"], self.reference):
+                measure = f"{facts[-1].term} of each {self.row}"
+                return row["says"].format(measure=measure, row=self.row)
+        return ""
+
     # ---- Questions about nothing, or about everything
 
-    def anything(self, heard, memory, none=""):
-        """The answer to "Anything else?" (or to "Any exceptions?", which `none` would deny)."""
+    def anything(self, heard, memory, aspect=""):
+        """The answer to "Anything else?", or to "Any exceptions?", which are those of an aspect."""
         untold = [fact for fact in self.facts if fact.name not in memory.told]
         if heard.terms:
             return self.anything_about(heard, untold)
         hidden = [fact for fact in untold if fact.is_hidden]
-        here = [fact for fact in hidden if fact.term in self.topics(memory)]
-        if none and hidden and not here and matches("holds_for_all", heard.text):
-            return None, says("not_here")
-        if none and memory.told and not here and matches("holds_back", heard.text):    # "Is that so for all of them?"
-            return None, none
+        topics = [term for term in self.topics(memory) if term not in {fact.term for fact in self.facts_about(*ONCE)}]
+        here = [fact for fact in self.hidden_about(topics, memory) if fact in hidden]
+        if aspect and topics and not here and (matches("holds_back", heard.text) or matches("of_that", heard.text)):
+            known = self.hidden_about(topics, memory)    # "Is that so for all of them?"
+            return (known[0], "") if known else (None, self.denial(aspect, topics[0], heard.text))
         ready = [fact for fact in hidden if self.is_next(fact, memory)]
         near = [fact for fact in ready if fact.term in memory.topics[-1:]]
-        if not near and none and len(ready) == 1:
+        if not near and aspect and len(ready) == 1:
             near = ready
-        if near or len(untold) == 1 and not none:
+        if near or len(untold) == 1 and not aspect:
             return (near or untold)[0], ""
-        if not untold or none and not hidden:
-            return None, none or says("nothing", heard.text)
-        left = hidden if none else untold
-        return None, says("more", heard.text, fill=self.label(left[0]))
+        if hidden or untold and not aspect:
+            return None, says("more", heard.text, fill=self.label((hidden or untold)[0]))
+        if aspect and self.facts_about(*HIDDEN):    # which were told
+            return self.facts_about(*HIDDEN)[-1], ""
+        return None, self.denial(aspect) if aspect else says("nothing", heard.text)
 
     def anything_about(self, heard, untold):
         """The same if terms are named: what is hidden about them comes first."""
@@ -621,7 +685,7 @@ class Listener(CaseSolver):
         if mine:
             return max(mine, key=lambda fact: fact.is_hidden), ""
         term = next(iter(heard.terms))
-        return None, says("no_more", heard.text, fill=self.names[term][0])
+        return None, says("no_more", heard.text, fill=self.spoken(term, heard.text))
 
     def lost(self, heard, memory):
         """The answer to a question that is not understood: what could be meant, and nothing that is hidden."""

@@ -31,46 +31,6 @@ CLAIMED, AGREES, NAMES_HIDDEN = 0.5, 1.5, 6
 class Judge(Matcher):
     """Judges what a sentence proposes."""
 
-    # ---- The answer
-
-    def judge(self, claims, memory, alone):
-        """(sentences, details settled, the last fact) in answer to proposals
-
-        claims: detail -> verdict. alone: nothing else is asked, so a yes must be said.
-        """
-        wrong = [name for name, grade in claims.items() if grade in CORRECTED]
-        right = [name for name in claims if name not in wrong]
-        fresh = [name for name in right if name not in memory.told]
-        if wrong:
-            return self.corrected(wrong[0], right, fresh, claims)
-        if not right or not (alone or fresh):
-            return [], [], None
-        unsure = [name for name in right if claims[name] == "unsure"]
-        # What a term means is said in full, even if it was guessed.
-        meanings = [name for name in fresh if self.by_name[name].aspect in HEADS]
-        incomplete = [name for name in fresh if claims[name] != "right" or name in meanings]
-        in_full = incomplete[:2] or unsure[:1]
-        lead = ""
-        if unsure:
-            lead = says("exact", *right)
-        elif alone:
-            lead = says("yes", *right, memory.turn)
-        settled = [name for name in fresh if claims[name] == "right" or name in in_full]
-        replies = [self.by_name[name].reply for name in in_full]
-        return [lead, *replies], settled, self.by_name[right[-1]]
-
-    def corrected(self, name, right, fresh, claims):
-        """The same if a claim is wrong: the fact that it is about is said."""
-        fact = self.by_name[name]
-        if any(self.by_name[other].term != fact.term for other in right):
-            lead = f"Right, except for {self.label(fact)}."
-        elif claims[name] == "partly" or fact.is_hidden:
-            lead = "Not quite."
-        else:
-            lead = "No."
-        settled = [other for other in fresh if claims[other] == "right"]
-        return [lead, fact.reply], [*settled, name], fact
-
     # ---- The claims of a sentence
 
     def check(self, sentence, memory):
@@ -191,8 +151,11 @@ class Judge(Matcher):
         needs_its_name = heard.terms and fact.term and fact.aspect not in RESULT
         if needs_its_name and not (named or meant or by_its_key):
             return False
-        if fact.aspect in ("count", "empty") and not heard.fits(fact.aspect):
+        if fact.aspect in ("count", "empty", "round") and not heard.fits(fact.aspect):
             return False
+        if fact.aspect in LIMITS and by_its_key and not named and fact.name not in memory.told:
+            # "Dino's bill is 28": a bill, and no limit
+            return any(map(heard.fits, LIMITS)) or matches("bounds", heard.text)
         # "The total of the price", "guests added up over the big orders": not about which orders are meant.
         summed = heard.said["way"] & {"sum", "max"}
         among = not named or matches("among", self.with_terms(heard.text))

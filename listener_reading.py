@@ -33,6 +33,7 @@ ONCE = ("order", "group")            # of which a task has one, and it has a ter
 # Aspects of the result, of which a task has one each. About the last two there are no facts, but good sense.
 MADE = ("ties", "count", "format", "between", "round", "empty")
 RESULT = (*MADE, "absent", "fewer")
+BESIDE_KINDS = ("ties", "count", "format", "absent", "fewer")    # which no check of a kind of thing is about
 
 # aspect -> kinds of tokens that are taken from a fact's reply if its values leave them out
 IMPLIED = {"except": ["ever"], "extra": ["op"], "limit": ["end", "edge"], "edge": ["end"]}
@@ -284,7 +285,13 @@ class Reader:
             points[name] += LIKELY * min(hints, hints_that_count)
             points[name] += min(longest[name], LONG) / LONG
         self.strike_out(points)
+        if self.checks_kind(text):
+            points.update(dict.fromkeys(BESIDE_KINDS, 0))
         return {name: number for name, number in points.items() if number}
+
+    def checks_kind(self, text):
+        """Whether a text checks a thing: "Does a van count as slow if it has 0 stops?" is not about how many I want."""
+        return matches("instance", self.with_terms(text)) and not matches("asks", without("aside", text))
 
     def strike_out(self, points):
         """Takes the points from aspects that yield to another one.
@@ -320,11 +327,14 @@ class Reader:
             evidence = sum(row[name] for row in rows)
             patterns = heard.aspects.get(name, 0)
             odds[name] = math.exp(1.5 * patterns + 0.5 * evidence)
-        total = sum(odds.values()) + PRIOR
+        total, checks_kind = sum(odds.values()) + PRIOR, self.checks_kind(question)
         points = {}
         for name, number in odds.items():
-            if number > total / 50:
+            if number > total / 50 and not (checks_kind and name in BESIDE_KINDS):
                 points[name] = CERTAIN * number / total
+        best = max(points, key=points.get, default="")
+        if best in HIDDEN and [name for name in heard.aspects if heard.fits(name)] == [best]:    # patterns agree
+            points[best] = max(points[best], SURE)
         return heard._replace(aspects=points)
 
     # Terms
@@ -335,8 +345,8 @@ class Reader:
         A term that only a later reply brings up is not known before. "How long" and "long enough" name "long" faintly.
         """
         text = act("specific").sub(" ", text)
-        words = [word for word in words_of(text.replace("-", " "))
-                 if word in self.term_words or word != "values" and word not in self.key_words]
+        no_names = {"values", *data()["words"]["stop"], *self.key_words} - self.term_words    # "like" is not "liked"
+        words = [word for word in words_of(text.replace("-", " ")) if word not in no_names]
         faint, clear = set(map(stem, words)), set()
         for before, word, after in zip(["", *words], words, [*words[1:], ""]):
             if before != "how" and after != "enough":

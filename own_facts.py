@@ -58,7 +58,7 @@ class OwnFacts:
             words = [says("first", message), fact.reply] if len(untold) > 1 else [fact.reply]
             told = [name for name in dict.fromkeys([fact.name, *fact.implies]) if name not in memory.told]
         elif found:
-            words = [self.again(found, message, memory.told)]
+            words = [says("again", message), *(fact.reply for fact in found)]
         else:
             words = [self.at_a_loss(message, memory)]
         return words, told, memory._replace(told=(*memory.told, *told), turn=memory.turn + 1)
@@ -79,16 +79,6 @@ class OwnFacts:
         weights = {word: COMMON if word in self.common else 1 for word in meanings(question)}
         scores = {fact.name: sum(weights[word] * fact.words.get(word, 0) for word in weights) for fact in self.facts}
         return scores, sum(weights.values())
-
-    def again(self, facts, message, told):
-        """What is said about facts that are known. Claims with the right numbers are confirmed."""
-        claims = [claim for claim in re.split(r",? and |[,;.?!] ", plain(message)) if numbers_in(claim)]
-        about = [self.meant(claim, told) for claim in claims]
-        if claims and all(fact and fact.name in told and numbers_in(claim) <= numbers_in(plain(fact.reply))
-                          for claim, fact in zip(claims, about)):
-            return says("yes", message)
-        known = {fact.name: fact.reply for fact in [*facts, *filter(None, about)] if fact.name in told}
-        return " ".join([says("again", message), *known.values()])
 
     def at_a_loss(self, message, memory):
         """The answer to what fits no fact: what could be meant, and nothing that is hidden."""
@@ -131,7 +121,3 @@ def same():
     """{the stem of a word: the stem that stands for its meaning}"""
     groups = [list(map(stem, line.split())) for line in data()["same"].splitlines()]
     return {word: group[0] for group in groups for word in group}
-
-
-def numbers_in(text):
-    return set(re.findall(r"\d+(?:\.\d+)?", text))

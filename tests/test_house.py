@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_SCRIPTS = ("records", "sandbox", "server", "engines", "listener_words", "listener_reading", "listener_topics",
-              "listener_claims", "listener_cases", "own_facts", "listener", "human", "function_words", "function_tasks",
+              "listener_claims", "own_facts", "listener", "human", "function_words", "function_tasks",
               "page_tasks", "page_words", "llm_tasks", "lm", "trees")    # modules without a command line
 MAY_IMPORT = {  # at the top of the file; what is imported inside a function comes second
     "records": (set(), set()),
@@ -32,8 +32,7 @@ MAY_IMPORT = {  # at the top of the file; what is imported inside a function com
     "listener_reading": ({"listener_words"}, set()),
     "listener_topics": ({"listener_words", "listener_reading"}, set()),
     "listener_claims": ({"listener_words", "listener_reading", "listener_topics"}, set()),
-    "listener_cases": ({"listener_words", "listener_reading", "listener_claims"}, set()),
-    "listener": ({"listener_words", "listener_reading", "listener_topics", "listener_claims", "listener_cases",
+    "listener": ({"listener_words", "listener_reading", "listener_topics", "listener_claims",
                   "own_facts"}, set()),
     "human": ({"records", "engines", "server", "listener"}, {"render", "page_words"}),
     "rollout": ({"records", "human", "engines", "server", "listener"}, {"sandbox", "render", "train_critic"}),

@@ -1,4 +1,4 @@
-"""The scripted human: whom it understands, what it confirms, what it never says.
+"""The scripted human: whom it understands, how it answers proposals, what it never says.
 
 phrases/terse.tsv, wordy.tsv and chatty.tsv are questions of three askers; the listener's patterns were written with them
 in view, and they are among its example questions. A line is an aspect and a question with slots. "wrong:limit" proposes
@@ -25,8 +25,6 @@ from listener import Memory, replied, scripted_reply  # noqa: E402
 from listener_words import plain, sentences, stem, tables  # noqa: E402
 
 KEPT = ("problem_description", "ground_truth", "facts", "terms", "sure", "test_cases")
-CONFIRMS = re.compile(r"(Yes\b|That's right|Right\.|You're right)")
-CORRECTS = re.compile(r"(No\b|Not quite|Right, except)")
 
 
 @cache
@@ -101,8 +99,28 @@ def asked(task, fact, question, rng, more=2):
     return replied(human_of(task), memory_of(task, told), question.format_map(slots(task, fact)), "plain")[:2]
 
 
-def verdict_of(reply, told):
-    return "yes" if CONFIRMS.match(reply) else "no" if CORRECTS.match(reply) else "told" if told else "lost"
+def untrue(task, told, reply):
+    """What a reply says that is no detail of those told, and not true of the task in another way."""
+    table, facts = tables(), task["facts"]
+    hidden = {fact.get("term") for fact in facts if fact.get("aspect") in ("except", "extra")}
+    open_terms = {fact.get("term") for fact in facts if fact["detail"] not in told}
+    settled = {fact.get("aspect") for fact in facts} | ({"except", "extra"} if hidden else set())
+    true = [by_name(task)[detail]["reply"] for detail in told] + [row["reply"] for row in task.get("sure") or []]
+    true += [row["says"].replace("{row}", "_").replace("{measure}", "_") for row in table["settled"]
+             if re.search(row["code"], task["ground_truth"])]
+    true += [aspect["none"] for name, aspect in table["aspects"].items() if "none" in aspect and name not in settled]
+    true += [text for name in ("lost", "known", "again", "first", "code", "needless") for text in table["says"][name]]
+    true += [text.replace("{0}", "_") for name in ("about", "again about", "was_about") for text in table["says"][name]]
+    true += ["" if open_terms else text for text in table["says"]["nothing"]]
+    for term, about in (task.get("terms") or {}).items():
+        named = [*(table["says"]["no_more"] if term not in open_terms else []),
+                 *(table["says"]["no_exceptions"] if term not in hidden else []),
+                 *(table["says"]["no_others"] if not hidden & open_terms else [])]
+        true += [text.format(name.replace("-", " ")) for text in named for name in about["names"]]
+    true = [re.escape(text).replace("_", ".*?") for text in sorted(true, key=len, reverse=True)]
+    asks_back = [r"Do you mean .*?\?", *(re.escape(text).replace(r"\{0\}", ".*") for name in ("unclear", "more")
+                                        for text in table["says"][name])]
+    return re.sub("|".join(filter(None, [*true, *asks_back])), "", reply).strip()
 
 
 def facts_about(aspect):
@@ -135,7 +153,7 @@ def test_a_held_out_asker_is_understood_in_93_percent(asker):
     assert count["right"] >= 0.93 * count.total() and count["wrong"] <= 0.02 * count.total(), count
 
 
-def test_wrong_proposals_are_corrected_and_not_confirmed():
+def test_wrong_proposals_are_answered_with_the_fact():
     rng, count = random.Random(1), Counter()
     for line in (ROOT / "tests/phrases/wordy.tsv").read_text().splitlines():
         kind, question = line.split("\t")
@@ -144,9 +162,8 @@ def test_wrong_proposals_are_corrected_and_not_confirmed():
                     if kind != "wrong:define" or len((fact.get("values") or {}).get("field", [])) == 1]
             for task, fact in rng.sample(pool, min(8, len(pool))):
                 reply, told = asked(task, fact, question, rng)
-                count[verdict_of(reply, told)] += 1
-    assert count["yes"] <= 0.01 * count.total() and count["lost"] <= 0.05 * count.total(), count
-    assert count["no"] >= 0.75 * count.total(), count    # the others are told: "Is it 25, or another number?"
+                count["right" if fact["reply"] in reply else "wrong" if told else "not"] += 1
+    assert count["right"] >= 0.95 * count.total() and count["wrong"] <= 0.02 * count.total(), count
 
 
 LIMITS = {("in", "high"): "at least {n}", ("out", "high"): "more than {n}", ("in", "low"): "at most {n}",
@@ -190,19 +207,16 @@ def proposals():
 
 
 @pytest.mark.parametrize("form", ["So {}?", "{}, right?", "I assume {}.", "I'd say {}. Is that correct?"])
-def test_a_proposal_is_confirmed_if_right_and_corrected_if_wrong(form):
+def test_a_proposal_is_answered_with_the_fact_whether_it_is_right_or_wrong(form):
     count = Counter()
     for task, fact, text, wrong in proposals():
-        memory = memory_of(task, needed(task, fact["detail"]))
-        reply, told, _ = replied(human_of(task), memory, form.format(text), "plain")
-        verdict = verdict_of(reply, told)
-        count[wrong, verdict] += 1
-        assert (wrong, verdict) not in [(True, "yes"), (False, "no")], (text, reply, fact)
-    assert count[False, "yes"] > 0.8 * sum(n for (wrong, _), n in count.items() if not wrong), count
-    assert count[True, "no"] > 0.8 * sum(n for (wrong, _), n in count.items() if wrong), count
+        for known in ([], [fact["detail"]]):
+            reply, told = reply_after(task, [*needed(task, fact["detail"]), *known], form.format(text))
+            count[wrong, fact["reply"] in reply and set(told) <= {fact["detail"]}] += 1
+    assert min(count[True, True], count[False, True]) > 0.95 * count.total() / 2, count
 
 
-def test_in_a_summary_the_wrong_part_is_named_and_never_confirmed():
+def test_in_a_summary_the_wrong_part_is_told():
     rng, count = random.Random(2), Counter()
     for task in tasks():
         mine = [(fact, text, wrong) for other, fact, text, wrong in proposals() if other is task]
@@ -211,13 +225,10 @@ def test_in_a_summary_the_wrong_part_is_named_and_never_confirmed():
             told = list(dict.fromkeys(needed(task, one["detail"]) + needed(task, other["detail"])))
             if {one["detail"], other["detail"]} & set(told):
                 continue
-            reply = replied(human_of(task), memory_of(task, told), f"To sum up: {text}; {more}. Correct?", "plain")[0]
-            right = not (wrong or also)
-            count[right, bool(CONFIRMS.match(reply)), bool(CORRECTS.match(reply))] += 1
-            assert not (CORRECTS if right else re.compile("Yes|That's right")).match(reply), (text, more, reply)
-            if CORRECTS.match(reply) and wrong != also:
-                assert (one if wrong else other)["reply"] in reply
-    assert count[True, True, False] > 8 and count[False, False, True] > 25, count
+            reply, now = reply_after(task, told, f"To sum up: {text}; {more}. Correct?")
+            assert len(now) < 2 or not (wrong and also), (text, more, reply)    # one guess may be wrong
+            count[wrong + also, len({one["detail"], other["detail"]} & set(now))] += 1
+    assert count[0, 2] + count[1, 2] + count[2, 1] > 0.9 * count.total(), count
 
 
 # ---- Dialogues
@@ -312,21 +323,23 @@ def test_a_repeated_question_is_answered_again_and_tells_nothing_new():
     assert first == ["big.define"] and again == [] and "As a rule I go by the bulk." in reply
 
 
-@pytest.mark.parametrize("message, reply", [
-    ("So big orders are those from 20 on?", "Yes"), ("So the limit is 25?", "No"),
-    ("So it takes more than 20?", "Not quite"),
-    ("The limit is 20, and the value is price plus quantity. Right?", "Right, except for how"),
-    ("Orders placed by phone are always big, right?", "Not quite"), ("Phone orders are never big, correct?", "Yes"),
-    ("I'd return \"nothing\" if there are none. Is that fine?", "No"), ("Regulars are Ann and Ben?", "Yes"),
-    ("Are the regulars Ann, Ben and phone?", "Not quite"), ("Big orders are those under 20?", "Not quite")])
-def test_each_claim_is_checked_with_or_without_a_question_mark(message, reply):
+@pytest.mark.parametrize("message, facts", [
+    ("So big orders are those from 20 on?", "limit"), ("So the limit is 25?", "limit"),
+    ("So it takes more than 20?", "limit"), ("Is a bulk of 21 big? And 19?", "limit"), ("A bulk of 12 isn't big, right?", "limit"),
+    ("The limit is 20, and the value is price plus quantity. Right?", "value.formula"),
+    ("Orders placed by phone are always big, right?", "except"), ("Phone orders are never big, correct?", "except"),
+    ("I'd return \"nothing\" if there are none. Is that fine?", "empty"), ("Regulars are Ann and Ben?", "names"),
+    ("Are the regulars Ann, Ben and phone?", "names"), ("Big orders are those under 20?", "limit"),
+    ("So big orders are those with more than 19?", "limit"), ("So 12 does not count as big?", "limit")])
+def test_each_claim_is_answered_with_or_without_a_question_mark(message, facts):
     asked = ["What makes an order big?", "And what makes it big in numbers, what's the limit?", "Who are the regulars?"]
-    assert re.match(rf"{reply}|That's right|Right\." if reply == "Yes" else reply, talk(SHOP, *asked, message)[-1][0])
+    reply = talk(SHOP, *asked, message)[-1][0]
+    assert all(fact["reply"] in reply for fact in SHOP["facts"] if fact["detail"].endswith(facts)), reply
 
 
 def test_a_formula_whose_steps_may_be_in_another_order_is_restated():
     reply, told = talk(SHOP, "What makes an order big?", "So the bulk is 10 times the weight plus the price?")[1]
-    assert told == ["bulk.formula"] and "Weight plus ten times the price." in reply and not CONFIRMS.match(reply)
+    assert told == ["bulk.formula"] and "Weight plus ten times the price." in reply
 
 
 def test_points_inside_a_sentence_end_none_and_patterns_end_at_words():
@@ -402,20 +415,16 @@ def test_the_listener_needs_the_standard_library_only():
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
-@pytest.mark.parametrize("more", ["customers go by age", "the result is a dictionary", "ties go alphabetically"])
-def test_a_yes_never_covers_a_claim_that_could_not_be_checked(more):
-    reply, told = talk(SHOP, "What makes an order big?", f"So big orders are those from 20 on, and {more}?")[1]
-    assert told == ["big.limit"] and not reply.startswith(("Yes", "That's right", "Right."))
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # What no person says
 
 
 def reply_after(task, details, message):
     """(reply, details told) of a human that has told some details and what they need, the last one last."""
-    told = list(dict.fromkeys(name for detail in details for name in [*needed(task, detail), detail]))
-    return replied(human_of(task), memory_of(task, told), message, "plain")[:2]
+    known = list(dict.fromkeys(name for detail in details for name in [*needed(task, detail), detail]))
+    reply, told, _ = replied(human_of(task), memory_of(task, known), message, "plain")
+    assert not untrue(task, [*known, *told], reply), (message, reply)
+    return reply, told
 
 
 @pytest.mark.parametrize("message", ["So big orders always go by the bulk?", "Is it the bulk for every big order?",
@@ -423,9 +432,14 @@ def reply_after(task, details, message):
                                      "Only the bulk makes an order big, right?"])
 def test_whoever_says_always_is_told_the_exception(message):
     reply, told = reply_after(SHOP, ["big.define"], message)
-    assert told == ["big.except"] and not CONFIRMS.match(reply)
+    assert told == ["big.except"]
     reply, told = reply_after(SHOP, [], message)    # before the meaning is known, the meaning is said
-    assert "big.except" not in told and not CONFIRMS.match(reply)
+    assert "big.except" not in told
+
+
+def no_exceptions(task, term):
+    names = [name.replace("-", " ") for name in task["terms"][term]["names"]]
+    return [text.format(name) for text in tables()["says"]["no_exceptions"] for name in names]
 
 
 @pytest.mark.parametrize("form", [
@@ -444,7 +458,7 @@ def test_a_question_about_exceptions_is_about_its_term_and_no_is_plain(form):
                 if hidden:
                     assert (reply, told) == (hidden[0]["reply"], [hidden[0]["detail"]]), (form, name)
                 else:
-                    assert reply.startswith("No, ") and told == [], (form, name, reply)
+                    assert reply in no_exceptions(task, fact["term"]) and told == [], (form, name, reply)
     assert min(count[True], count[False]) > 10
 
 
@@ -502,25 +516,14 @@ def test_figures_beside_names_are_a_proposal_about_the_format(message):
     for task, fact in [*facts_about("format"), (SHOP | {"facts": [*SHOP["facts"], bare]}, bare)]:
         reply, _ = reply_after(task, [], message)
         forms |= set(fact["values"]["form"])
-        assert not CONFIRMS.match(reply) and fact["reply"] in reply, (reply, fact)
-        assert bool(CORRECTS.match(reply)) == (fact is bare), (reply, fact)
+        assert fact["reply"] in reply, (reply, fact)
     assert {"pairs", "{n}"} < forms
 
 
-def test_a_form_that_is_named_is_confirmed_or_corrected():
-    count = Counter()
+def test_a_form_that_is_named_is_answered():
     for task, fact in facts_about("format"):
-        pairs = fact["values"]["form"] == ["pairs"]
         reply, told = reply_after(task, [], "So the result is a list of pairs?")
-        count[pairs] += 1
-        assert (CONFIRMS if pairs else CORRECTS).match(reply) and told == ["format"], (reply, fact)
-    assert len(count) == 2
-
-
-def test_a_limit_said_in_other_whole_numbers_is_not_denied():
-    reply, told = reply_after(SHOP, ["big.define"], "So big orders are those with more than 19?")
-    assert not CORRECTS.match(reply) and "From 20 on." in reply and told == ["big.limit"]
-    assert CORRECTS.match(reply_after(SHOP, ["big.define"], "So big orders are those with more than 20?")[0])
+        assert fact["reply"] in reply and told == ["format"], (reply, fact)
 
 
 def test_a_repeat_is_short_and_not_rude():
@@ -530,9 +533,9 @@ def test_a_repeat_is_short_and_not_rude():
 
 
 @pytest.mark.parametrize("question, reply", [
-    ("What if there are fewer than that?", "Then just those that there are."),
+    ("What if there are fewer than that?", "If there are fewer, just those that there are."),
     ("Could names be spelled in two ways?", None),
-    ("Should customers that have no big orders be shown with 0?", "Leave those out."),
+    ("Should customers that have no big orders be shown with 0?", "Those that have none at all are left out."),
     ("Which channels are right, no matter how many there are?", None)])
 def test_what_good_sense_settles_costs_nothing(question, reply):
     found, told = reply_after(SHOP, ["big.define"], question)
@@ -549,14 +552,18 @@ ALL = [fact["detail"] for fact in SHOP["facts"]]
     "To recap: {}; {}; {}; {}. {}", "Here's what I have:\n- {}\n- {}\n- {}\n- {}\n{}",
     "So {}. {}. {}. {}. {}"])
 @pytest.mark.parametrize("end", ["Did I forget anything?", "All correct?", "Have I understood you correctly?", ""])
-def test_a_right_summary_is_confirmed_and_a_wrong_one_is_not(form, end):
+def test_a_summary_is_answered_with_what_was_told(form, end):
     parts = ["big orders have a bulk of 20 or more, but never those placed by phone",
              "the worth is price times quantity", "our regulars are Ann and Ben", 'it says "none" if nothing is left']
     reply, told = reply_after(SHOP, ALL, form.format(*parts, end))
-    assert (CONFIRMS.match(reply) or reply in tables()["says"]["nothing"]) and not told, reply
-    for n, old, new in (0, "20", "25"), (1, "times", "minus"), (3, "none", "zip"):
+    assert not told and (reply in tables()["says"]["nothing"] or sum(map(in_reply(reply), SHOP["facts"])) > 5), reply
+    for n, old, new, detail in (0, "20", "25", 2), (1, "times", "minus", 4), (3, "none", "zip", 7):
         wrong = [part.replace(old, new) if place == n else part for place, part in enumerate(parts)]
-        assert CORRECTS.match(reply_after(SHOP, ALL, form.format(*wrong, end))[0]), wrong
+        assert in_reply(reply_after(SHOP, ALL, form.format(*wrong, end))[0])(SHOP["facts"][detail]), wrong
+
+
+def in_reply(reply):
+    return lambda fact: fact["reply"] in reply
 
 
 @pytest.mark.parametrize("message", ["So 20 already counts. Which orders are treated differently?",
@@ -566,15 +573,9 @@ def test_a_case_in_front_of_a_question_does_not_swallow_it(message):
     assert told == ["big.except"] and "Orders placed by phone are never big." in reply
 
 
-def test_two_cases_in_one_message_are_both_answered():
-    reply, told = reply_after(SHOP, ["big.limit"], "Is a bulk of 21 big? And 19?")
-    assert re.match("Yes.*No, ", reply) and not told
-
-
 @pytest.mark.parametrize("form", ["With {word} that would be {more}, otherwise {formula}. Agreed?",
                                   "So the {term} is {formula}, but {more} for {word}, right?"])
-def test_a_formula_and_its_exception_are_checked_together(form):
-    count = Counter()
+def test_a_formula_and_its_exception_are_answered_together(form):
     for task, fact in facts_about("extra"):
         way, _, word, *number = [*task["details"][fact["detail"]], "", ""][:4]
         for wrong in (0, 3) if word else ():
@@ -582,9 +583,7 @@ def test_a_formula_and_its_exception_are_checked_together(form):
             more = f"({formula}) {way} {number[0] + wrong}"
             reply, _ = reply_after(task, [fact["detail"]], form.format(
                 word=word, more=more, formula=formula, term=fact["term"]))
-            assert not (CONFIRMS if wrong else CORRECTS).match(reply), (form, more, reply)
-            count[bool(wrong), bool(CONFIRMS.match(reply))] += 1
-    assert count[False, True] > count[False, False], count
+            assert fact["reply"] in reply, (form, more, reply)
 
 
 @pytest.mark.parametrize("message", ["How big must that be? I'd say 50 or more.", "And where's the limit of that, 12?"])
@@ -615,15 +614,14 @@ def test_a_list_or_one_text_is_settled(message):
 
 @pytest.mark.parametrize("form", ["If they make up 7 out of a total of 40 in {term}, what's the percentage?",
                                   "Say the {term} of those is 7, and 40 altogether: would I return 18?"])
-def test_a_share_is_worked_out(form):
+def test_how_a_share_is_rounded_is_told(form):
     for task, fact in facts_about("round"):
         if task["plan"]["shape"] == "share":
-            right = {"down": 17, "up": 18, "nearest": 18}[task["details"]["round"]]
-            reply, _ = reply_after(task, ["round"], form.format(term=task["plan"]["goal"]))
-            assert reply == f"That makes {right} percent.", (form, reply)
+            told = [each["detail"] for each in task["facts"]]
+            assert fact["reply"] in reply_after(task, told, form.format(term=task["plan"]["goal"]))[0], form
 
 
-def test_and_is_not_taken_for_or():
+def test_whether_and_or_or_is_told():
     count = Counter()
     for task, fact in facts_about("define"):
         join = fact["values"].get("join")
@@ -633,7 +631,7 @@ def test_and_is_not_taken_for_or():
             values = " or ".join(task["details"][f"{fact['term']}.values"])
             reply, _ = reply_after(task, [f"{fact['term']}.limit", f"{fact['term']}.values"],
                                    f"So {slot['terms']} go by the {slot['field']} {word} the {slot['label']} {values}?")
-            assert not (CORRECTS if [word] == join else CONFIRMS).match(reply), (word, join, reply)
+            assert fact["reply"] in reply, (word, join, reply)
             count[word] += 1
     assert min(count.values()) > 3
 
@@ -644,11 +642,6 @@ def test_how_often_somebody_is_on_the_list_is_a_limit(question):
         if fact["values"].get("field") == [slots(task, fact)["who"]] and f"{fact['term']}.limit" in by_name(task):
             reply, told = reply_after(task, [fact["detail"]], question.format_map(slots(task, fact)))
             assert told == [f"{fact['term']}.limit"], reply
-
-
-@pytest.mark.parametrize("message", ["A bulk of 12 isn't big, right?", "So 12 does not count as big?"])
-def test_a_right_denial_is_confirmed(message):
-    assert reply_after(SHOP, ["big.limit"], message)[0].startswith("Right, ")
 
 
 def test_a_code_snippet_is_not_taken_for_words():
@@ -680,17 +673,6 @@ def test_no_exceptions_is_no_question_about_an_empty_list(message):
         assert new == [] and fact["reply"] not in reply, (message, reply)
 
 
-def test_a_right_cap_is_confirmed():
-    count = 0
-    for task, fact in facts_about("extra"):
-        number = (fact["values"].get("number") or [0])[0]
-        if fact["values"].keys() <= {"number"} and number:
-            reply, _ = reply_after(task, [fact["detail"]], f"So the {slots(task, fact)['measure']} is at most {number}?")
-            assert CONFIRMS.match(reply), reply
-            count += 1
-    assert count
-
-
 def test_exceptions_to_a_limit_are_asked_for_even_with_its_number():
     reply, told = reply_after(SHOP, [name for name in ALL if name != "big.except"], "Any exceptions to the 20 for big orders?")
     assert told == ["big.except"], reply
@@ -708,8 +690,8 @@ def test_a_term_before_a_dash_is_what_is_asked_about():
 
 
 @pytest.mark.parametrize("form", ["Does that hold for every one of them?", "Is the limit for {} always the same?"])
-def test_no_exceptions_is_a_yes_to_whether_it_holds_for_all(form):
+def test_whether_it_holds_for_all_asks_for_exceptions(form):
     for task, fact in facts_about("limit"):
         if not any(each["aspect"] in ("except", "extra") for each in task["facts"]):
             reply, told = reply_after(task, [fact["detail"]], form.format(slots(task, fact)["terms"]))
-            assert reply.startswith("Yes, ") and told == [], reply
+            assert reply in no_exceptions(task, fact["term"]) and told == [], reply
