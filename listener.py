@@ -30,7 +30,7 @@ from typing import NamedTuple
 from listener_claims import CORRECTED, Judge
 from listener_reading import CERTAIN, HEADS, HIDDEN, INNER, LIMITS, MADE, ONCE, RESULT, SURE
 from listener_topics import HEARD
-from listener_words import CODE, CONTENT, act, matches, plain, says, sentences, tables, words_of
+from listener_words import CODE, CONTENT, act, matches, plain, says, sentences, tables
 from own_facts import OwnFacts
 
 MANNERS = ("plain", "vague", "revising")
@@ -159,15 +159,18 @@ class Listener(Judge):
         is_corrected = any(parts.claims.get(name, "wrong") in CORRECTED for name in new)    # which is an answer
         lead = says("first", text) if fresh and (is_corrected or len(asked) > 1) else ""
         wrong = [name for name in known if parts.claims[name] in CORRECTED]
+        again = [name for name in [*wrong, *self.taken_up_of(text, memory, ["word"])]
+                 if self.by_name[name].term in {self.by_name[other].term for other in new}]
         if fresh and not is_corrected:
-            wrong += self.mistaken(fresh[0], asked[fresh[0]], memory)
+            again = self.mistaken(fresh[0], asked[fresh[0]], memory)
             new = [*new, fresh[0]]
         new = self.with_needed(new, memory.told)
         if new:
-            words = [*self.once_more(wrong, text, memory), lead, *parts.settled, *self.labelled(new, text, memory)]
-        elif parts.settled or instead:
-            wrong += [] if parts.settled else self.taken_up_of(text, memory)
-            words = [*self.once_more(wrong, text, memory), *(parts.settled or instead[:1])]
+            words = [*self.once_more(again, text, memory), lead, *parts.settled, *self.labelled(new, text, memory)]
+        elif parts.settled:
+            words = parts.settled
+        elif instead:
+            words = [*self.once_more(self.taken_up_of(text, memory), text, memory), instead[0]]
         elif known or asked:
             words = self.once_more([*known, *asked], text, memory, asked)
         else:
@@ -188,9 +191,13 @@ class Listener(Judge):
     def hear(self, text, memory):
         """The parts of a message."""
         parts, pieces = Parts(), self.pieces(text, memory)
+        has_question = any(self.stands_alone(piece, memory) for piece in pieces[1:])
         for n, piece in enumerate(pieces):
             now = memory.after(topics=parts.topics)
             body, tag = self.cut_tag(piece, now)
+            if has_question and self.restates(piece):
+                parts.topics += self.mentions(piece, now)
+                continue
             if n > 0 and tag and not body:
                 continue    # "Is that right?"
             is_example = piece in self.examples
@@ -218,10 +225,7 @@ class Listener(Judge):
                 pieces.append(sentence)
             else:
                 pieces += sentences(act("joint").sub("?\n", act("preamble").sub(r"\1.\n", sentence)))
-        pieces = [piece for piece in pieces if not act("filler").fullmatch(piece)] or pieces
-        if any(self.stands_alone(piece, memory) for piece in pieces[1:]):
-            pieces = [piece for piece in pieces if not self.restates(piece)]
-        return pieces
+        return [piece for piece in pieces if not act("filler").fullmatch(piece)] or pieces
 
     def stands_alone(self, piece, memory):
         """Whether a question needs nothing that was said before it."""
@@ -308,10 +312,12 @@ class Listener(Judge):
         """What is told, each time with what it is about if that is not plain: 'About the limit for "big": from 20 on.'."""
         terms = self.mentions(text, memory) or self.topics(memory)
         words = []
-        for fact in map(self.by_name.get, names):
+        facts = [self.by_name[name] for name in names]
+        several = len({fact.term for fact in facts} - {""}) > 1
+        for fact in facts:
             is_plain = fact.term in terms or not fact.term and self.aspects(text).get(fact.aspect, 0) >= SURE
             is_plain = is_plain or fact.aspect in ONCE and self.aspects(text).get(fact.aspect, 0) >= SURE
-            words += ["" if is_plain else says("about", fill=self.label(fact)), fact.reply]
+            words += ["" if is_plain and not several else says("about", fill=self.label(fact)), fact.reply]
         return words
 
     def once_more(self, names, text, memory, asked=None):
@@ -320,6 +326,8 @@ class Listener(Judge):
         A proposal or a case may go by anything that was told about its terms: "With 20, is it big?". So all of that is
         said, with what else it takes up. Who only asks for one detail is told that one.
         """
+        if not names:
+            return []
         found, asked, is_wide = set(names), asked or {}, False
         for name in names:
             fact, question = self.by_name[name], asked.get(name)
@@ -346,15 +354,17 @@ class Listener(Judge):
             is_plain = len(groups) == 1 and (not group[0].term or term in self.mentions(text, memory))
             says_again = "again" if is_plain else "again about" if not words else "about"
             words += [says(says_again, text, fill=about), *(fact.reply for fact in group)]
+            words.append(self.same_edge(group, text))
         return words
 
-    def spoken(self, term, text):
-        """The name of a term that a text or the request has, or else its first one."""
-        for known in (text, self.request):
-            for name in self.names[term]:
-                if set(name.split()) <= set(words_of(known.replace("-", " "))):
-                    return name
-        return self.names[term][0]
+    def same_edge(self, facts, text):
+        """What is said about the limit of an exception, if the text has it, once it is known whether the limit counts."""
+        known = set().union(*(fact.about["number"] for fact in facts if not fact.is_hidden))
+        for fact in facts:
+            own = (fact.about["number"] & self.said(text)["number"]) - known
+            if fact.aspect == "except" and own and any("edge" in other.values for other in facts):
+                return says("same_edge", fill=own.pop())
+        return ""
 
     def claimed_facts(self, claims, memory):
         """(details that a proposal tells, those that were told before): one guess may be wrong, the others must be right"""
@@ -367,6 +377,7 @@ class Listener(Judge):
     def asked_facts(self, parts, text, memory):
         """({detail that a question is about: the question}, what is said to questions about nothing)"""
         asked, instead = {}, []
+        only_one = len(sentences(text)) < 2    # else "So none of Pete's count." leads to what is asked
         for question in parts.questions:
             then = question.memory._replace(told=memory.told)
             if question.is_rest and (parts.corrected or self.is_known(question.text, memory)):
@@ -374,11 +385,11 @@ class Listener(Judge):
             if asked and self.goes_on(question.text, then):
                 continue
             fact, other = self.answer(question.text, question.scene, then)
-            if fact and parts.claims and self.is_aside(fact, question, parts, memory):
+            if fact and parts.claims and self.is_aside(fact, question, parts, text, memory):
                 continue
             if fact and fact.name not in parts.claims:
                 asked.setdefault(self.next_told(fact, question, memory), question)
-            elif not fact:
+            elif not fact and (question.text.endswith("?") or only_one):
                 instead.append(other or (says("unclear", text, fill=question.text) if question.is_rest else ""))
         return asked, [sentence for sentence in instead if sentence]
 
@@ -429,11 +440,11 @@ class Listener(Judge):
             return " ".join(self.once_more(taken_up, text, memory))
         return self.lost(heard, memory)
 
-    def is_aside(self, fact, question, parts, memory):
+    def is_aside(self, fact, question, parts, text, memory):
         """Whether a question beside a proposal asks for nothing else: "Over 50 of what? Is it big from 50 on?"."""
         if fact.name in memory.told and not question.text.endswith("?"):
             return True    # "I'm not sure what the -1 is for. Is it for an empty list?"
-        terms = {self.by_name[name].term for name in parts.claims} | self.mentions(question.text, memory).keys()
+        terms = {self.by_name[name].term for name in parts.claims} | self.mentions(text, memory).keys()
         return bool(fact.term) and not question.is_rest and fact.term not in terms and question.text not in self.examples
 
     def is_known(self, clause, memory):
@@ -478,7 +489,7 @@ class Listener(Judge):
             return None, says("code", question)
         heard, about_result = self.asked(question, scene, memory)
         if heard.best_aspect()[0] in HIDDEN:
-            heard = heard._replace(terms=self.terms_with_exceptions(heard, question, memory))
+            heard = heard._replace(terms=self.terms_with_exceptions(heard, scene + question, memory))
         if matches("general", question) and not about_result:
             return self.anything(heard, memory)
         score, fact = self.best_fact(heard, memory)
@@ -563,7 +574,7 @@ class Listener(Judge):
         if score >= HEARD and not is_bare and not (repeats and layer):
             return fact
         best, surely = heard.best_aspect()
-        if len(layer) == 1 and (not surely or best in HEADS):
+        if len(layer) == 1 and (not surely or best in HEADS or best in INNER and layer[0].aspect in HEADS):
             return layer[0]
         fitting = [each for each in self.facts if surely and not heard.terms and best in INNER
                    and self.is_next(each, memory) and self.points(each, heard) >= SURE]
@@ -592,7 +603,7 @@ class Listener(Judge):
             heard = heard._replace(aspects={"except": CERTAIN})
         if "round" in self.aspects_here and re.search(r"\d\.\d", question):    # all that is given is whole
             heard, best, surely = heard._replace(aspects={"round": CERTAIN}), "round", True
-        if self.shows_example(question):
+        if self.shows_example(question) and not (surely and best in ("between", "ties")):
             heard, best, surely = heard._replace(aspects={"format": CERTAIN}), "format", True
         if self.asks_how_often(heard, question, memory):
             heard = heard._replace(aspects={"limit": SURE})
@@ -611,7 +622,8 @@ class Listener(Judge):
         """What a question says after a scene. That sets the topic, and the aspect if the question points back to it."""
         wide = self.weigh(scene + question, memory)
         points_back = not heard.terms and matches("back", question)
-        stands_alone = heard.best_aspect()[1] and not points_back and not matches("cases", scene)
+        best, surely = heard.best_aspect()
+        stands_alone = surely and not (points_back and best not in RESULT) and not matches("cases", scene)
         aspects = heard.aspects if stands_alone else wide.aspects
         return heard._replace(terms=heard.terms or wide.terms, said=wide.said, aspects=aspects)
 
@@ -670,7 +682,7 @@ class Listener(Judge):
         if near or len(untold) == 1 and not aspect:
             return (near or untold)[0], ""
         if hidden or untold and not aspect:
-            return None, says("more", heard.text, fill=self.label((hidden or untold)[0]))
+            return None, says("more", heard.text, fill=self.label(self.first((hidden or untold)[0], memory.told)))
         if aspect and self.facts_about(*HIDDEN):    # which were told
             return self.facts_about(*HIDDEN)[-1], ""
         return None, self.denial(aspect) if aspect else says("nothing", heard.text)

@@ -9,19 +9,14 @@ with those of the fact, kind by kind: its number, its edge, its keys, its words.
 - partly: some of it is so,
 - wrong: nothing of it is so,
 - "": it says nothing about the fact.
-
-A formula is compared by what comes of it. "Three times the price" is right if it gives the same numbers as the fact.
 """
-import operator
 import re
 from itertools import chain
 
 from listener_reading import CHOICES, HEADS, HIDDEN, LIMITS, RESULT
 from listener_topics import HEARD, Matcher
-from listener_words import CONTENT, act, data, matches, plain, rewritten, says, stem, tables, without
+from listener_words import CONTENT, act, matches, stem, tables, without
 
-NEXT = {("high", "out"): 1, ("high", "in"): -1, ("low", "out"): -1, ("low", "in"): 1}    # (end, edge) -> step beyond it
-STEPS = {"*": operator.mul, "+": operator.add, "-": operator.sub, "cap": min}
 CORRECTED = {"wrong", "partly"}
 
 # How much more a proposal speaks for a fact than a question does.
@@ -74,9 +69,9 @@ class Judge(Matcher):
     def clauses(self, sentence, memory):
         """The claims of a sentence: it is cut where another term or aspect begins, not inside a list or a formula."""
         heard = self.read(sentence, memory)
-        for fact in self.facts_about("formula"):
+        for fact in self.formulas_named(heard):
             nothing_else = heard.terms.keys() <= {fact.term} and heard.said["number"] <= fact.about["number"]
-            if nothing_else and not heard.fits("except") and self.result_of(fact.term, sentence) == "formula":
+            if nothing_else and not heard.fits("except"):
                 return [sentence]
         clauses, subject = [""], set()
         pieces = ["", *act("cuts").split(sentence)]    # a mark or conjunction, what follows it, the next one, ...
@@ -113,9 +108,6 @@ class Judge(Matcher):
         formulas = self.formulas_named(heard)
         if formulas and "average" in heard.said["way"] and "len(found)" not in self.reference:
             return None, of_result
-        worked_out = None if of_result else self.fact_worked_out(heard, memory)
-        if worked_out:
-            return worked_out, of_result
         scores = [(HEARD, None)]
         for fact in of_result or formulas or self.facts:
             grade = self.verdict(fact, heard, memory.told)
@@ -134,22 +126,13 @@ class Judge(Matcher):
         return [fact for fact in self.facts_about("formula") if fact.term not in with_extra
                 and keys - {self.names[fact.term][0]} == fact.about["field"]]
 
-    def fact_worked_out(self, heard, memory):
-        """The formula, or the extra, that does what a claim works out."""
-        near = {*heard.terms, *self.topics(memory)}
-        for fact in self.facts_about("formula", "extra"):
-            if fact.name in memory.told or fact.term in near:
-                if self.result_of(fact.term, heard.text) == fact.aspect:
-                    return fact
-        return None
-
     def can_be_claimed(self, fact, heard, memory, formulas):
         """Whether a claim, which fits a fact by its tokens, can be about it: a number alone says nothing about it."""
         meant = self.is_once_and_meant(fact, heard)
         named = fact.term in heard.terms
         by_its_key = fact.aspect in LIMITS and fact.about["field"] & heard.terms.keys()
         needs_its_name = heard.terms and fact.term and fact.aspect not in RESULT
-        if needs_its_name and not (named or meant or by_its_key):
+        if needs_its_name and not (named or meant or by_its_key or fact in formulas):
             return False
         if fact.aspect in ("count", "empty", "round") and not heard.fits(fact.aspect):
             return False
@@ -174,7 +157,8 @@ class Judge(Matcher):
         named = any(fact.shared(heard.said, kind) for kind in kinds)
         vague = fact.is_hidden and (not named or grade == "open" and not heard.said["ever"])
         right_about_term = grade == "right" and fact.term in heard.terms and best not in CHOICES
-        fits = self.points(fact, heard) > 0 or right_about_term
+        has_its_keys = fact.aspect == "formula" and len(fact.shared(heard.said, "field")) > 1
+        fits = self.points(fact, heard) > 0 or right_about_term or has_its_keys
         if fact.is_hidden and not named:
             fits = False
         if not fits and (vague or surely and not named):
@@ -218,14 +202,6 @@ class Judge(Matcher):
         """What a claim says about a fact: right, open, unsure, partly, wrong, or "" (see above)."""
         if fact.aspect in ("empty", "ties"):    # not what stands in "if nothing is left"
             heard = heard._replace(said=self.said(without("supposed", heard.text)))
-        if fact.aspect in ("formula", "extra"):
-            worked_out = self.result_of(fact.term, heard.text)
-            if worked_out:
-                return "right" if worked_out == fact.aspect else ""
-        if fact.aspect in LIMITS and self.is_limit_in_other_words(fact, heard.said):
-            edges = [other.name for other in self.facts_about("edge") if other.term == fact.term]
-            is_known = edges or "edge" in fact.values
-            return "right" if is_known and {fact.name, *edges} <= {*told} else "unsure"
         grades, keys, at_core = self.grades(fact, heard, told)
         if not at_core or grades == {"open"}:
             return ""
@@ -239,18 +215,6 @@ class Judge(Matcher):
             if grade in grades:
                 return grade
         return ""
-
-    def is_limit_in_other_words(self, fact, said):
-        """Whether a claim gives the last number on the other side of a limit: "over 2", or "1 or 2", is "3 or more"."""
-        numbers = sorted(int(number) for number in said["number"] if re.fullmatch(r"\d{1,9}", number))
-        side, edge = fact.values.get("end"), said["edge"]
-        if numbers[1:] and numbers[-1] - numbers[0] == len(numbers) - 1 and side == {"low"}:
-            numbers, edge = numbers[-1:], {"in"}    # "1 or 2"
-            said = said | {"end": side}
-        step = NEXT.get((*said["end"], *edge))
-        if not step or fact.values.get("edge") == edge:
-            return False
-        return {str(number + step) for number in numbers} == fact.values.get("number")
 
     def grades(self, fact, heard, told):
         """(verdicts on the kinds of a claim, the keys that it names, whether it speaks of what matters in the fact)"""
@@ -351,66 +315,3 @@ class Judge(Matcher):
             keys = {key for key in keys if key in mine or {stem(key)} not in names}
         left = keys - (self.requested_keys - mine)
         return left if fact.aspect == "order" else left or keys
-
-    # ---- What a claim works out
-
-    def result_of(self, term, text):
-        """Whether what a text works out is what the formula of a term does ("formula"), or that with its extra.
-
-        Both are worked out for two rows of numbers that give different results for different formulas.
-        """
-        facts = {fact.aspect: fact for fact in self.facts if fact.term == term}
-        keys = set()
-        for fact in facts.values():
-            keys |= fact.about["field"]
-        keys, rows = sorted(keys), []
-        for n in (7, 11):
-            rows.append({key: str(n ** place + 3) for place, key in enumerate(keys, 1)})
-        theirs = [self.result(text, row) for row in rows]
-        if None in theirs:
-            return ""
-        mine = theirs
-        if "formula" in facts:
-            mine = [self.result(facts["formula"].reply, row) for row in rows]
-        if theirs == mine:
-            return "formula"
-        if "extra" not in facts:
-            return ""
-        extra = facts["extra"]
-        more = [self.with_extra(total, extra, row) for total, row in zip(mine, rows)]
-        return "extra" if theirs == more else ""
-
-    def with_extra(self, total, extra, row):
-        """What an extra makes of what a formula comes to, None if the row has no number for it."""
-        keys = extra.about["field"]
-        numbers = extra.about["number"] or map(row.get, keys)
-        number = next(iter(numbers), None)
-        if not number or total is None:
-            return None
-        steps = [step for step in extra.values.get("op", ()) if step in STEPS]
-        step = STEPS[steps[0] if steps else "cap"]
-        return step(total, int(number))
-
-    def result(self, text, row):
-        """What comes of a text, "the price times 3", with the numbers of a row; None if it works nothing out."""
-        text, braces = act("closes").subn(" ) ", rewritten("steps", plain(text)))    # "a plus b, all of that times 2"
-        words = re.findall(r"[a-z]\w*|\d{1,9}|[-+*()]", "( " * braces + text)
-        code = " ".join(self.in_code(word, row) for word in words)
-        found = re.search(r"[( ]*+\d++[) ]*+([-+*][( ]*+\d++[) ]*+)+", code[:200])
-        if not found:
-            return None
-        before, after = code[:found.start()], code[found.end():]
-        if re.search(r"\?[) ]*[-+*] *$", before) or re.match(r"[-+*][( ]*\?", after):    # it goes on with another key
-            return None
-        try:
-            return eval(found[0].strip())
-        except SyntaxError:    # a bracket is missing
-            return None
-
-    def in_code(self, word, row):
-        """A word of a formula as Python: a key as its number, or "?" if it has none, "plus" as +, others as nothing."""
-        if word[0].isalpha():
-            key = self.key_of.get(stem(word))
-            other = "?" if key in self.key_words else ""    # a key that the formula does not have
-            return row[key] if key in row else data()["spoken"].get(word, other)
-        return word.lstrip("0") or "0"

@@ -174,7 +174,6 @@ class Reader:
         self.spelled = {word.removesuffix("s"): word for word in words} | {word: word for word in words}
         self.vocabulary = self.pattern("vocabulary", figures)
         self.having = self.pattern("having", figures)
-        self.lacking = self.pattern("lacking", figures)
         self.example = self.pattern("example", figures)
 
     def words_of_rows(self, text):
@@ -423,18 +422,6 @@ class Reader:
         for kind in ("end", "ties"):
             if len(found[kind]) > 1:
                 found[kind] = set()
-
-    def amounts(self, text):
-        """key -> the number, of at most nine digits, that a text gives it: "a price of 4", "4 letters"."""
-        key, number = r"\b([a-z]\w*)", r"(?:only |just |exactly )?(\d{1,9})\b"
-        pairs = re.findall(f"{key} (?:is|was|are|at) {number}", text)
-        pairs += [(word, count) for count, word in re.findall(r"\b(\d{1,9}) ([a-z]\w*)", text)]
-        pairs += re.findall(f"{key}(?: of)?[ :=]+{number}", text)
-        found = {}
-        for word, count in pairs:
-            if stem(word) in self.key_of:
-                found[self.key_of[stem(word)]] = str(int(count))
-        return found
 
 
 def values_of(raw, kind):

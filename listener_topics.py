@@ -8,7 +8,7 @@ A fact may need another one that is told before it: the limit of "big" is told a
 can be told next are the open layer.
 """
 from listener_reading import HEADS, INNER, LIMITS, ONCE, RESULT, SURE, Reader
-from listener_words import CONTENT, first_of, matches, tables
+from listener_words import CONTENT, first_of, matches, tables, words_of
 
 HEARD = 2.0         # a question with fewer points for every fact is not understood
 TAKEN_UP = 0.7      # how clearly a term is named by what was said about it
@@ -138,10 +138,18 @@ class Matcher(Reader):
                     return True
         return False
 
+    def spoken(self, term, text=""):
+        """The name of a term that a text, or else the request, has."""
+        for known in (text, self.request):
+            for name in self.names[term]:
+                if set(name.split()) <= set(words_of(known.replace("-", " "))):
+                    return name
+        return self.names[term][0]
+
     def label(self, fact):
         """How a person would name a fact: the limit for "big"."""
         label = tables()["aspects"][fact.aspect]["label"]
-        name = self.names.get(fact.term, ["it"])[0]
+        name = self.spoken(fact.term) if fact.term else "it"
         if "{term}" in label:
             return label.format(term=f'"{name}"')
         return f'{label} for "{name}"' if fact.term else label

@@ -566,7 +566,7 @@ def test_one_of_a_kind_of_rows_is_known_in_the_singular():
 
 
 def test_an_empty_result_says_when():
-    assert all("none" in text for text in w.wordings("empty", "full"))
+    assert all("no {nouns} qualify" in text for text in w.wordings("empty", "full"))
 
 
 @pytest.mark.parametrize("form", ["Is it {a} x ({b} - {c}), or ({a} x {b}) - {c}?",

@@ -110,7 +110,7 @@ def untrue(task, told, reply):
              if re.search(row["code"], task["ground_truth"])]
     true += [aspect["none"] for name, aspect in table["aspects"].items() if "none" in aspect and name not in settled]
     true += [text for name in ("lost", "known", "again", "first", "code", "needless") for text in table["says"][name]]
-    true += [text.replace("{0}", "_") for name in ("about", "again about", "was_about") for text in table["says"][name]]
+    true += [text.replace("{0}", "_") for name in ("about", "again about", "was_about", "same_edge") for text in table["says"][name]]
     true += ["" if open_terms else text for text in table["says"]["nothing"]]
     for term, about in (task.get("terms") or {}).items():
         named = [*(table["says"]["no_more"] if term not in open_terms else []),
