@@ -208,6 +208,7 @@ def spoken(formula, level):
     first, _, rest = formula.lstrip("(").partition(")*")
     text = re.sub(r"[*+-]", lambda sign: f" {words[sign[0]]} ", first)
     text = re.sub(r"(\d+) times ", r"\1 times the ", text).replace("2 times the", "twice the")
+    text = re.sub(r"^((?:\w+ times (?:the )?|twice the )\w+) (?=plus|minus)", r"\1, then ", text)
     return text + (f", and all that times the {rest}" if rest else "")
 
 

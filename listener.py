@@ -28,7 +28,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from listener_claims import CORRECTED, Judge
-from listener_reading import CERTAIN, HEADS, HIDDEN, INNER, LIMITS, MADE, ONCE, RESULT, SURE
+from listener_reading import CERTAIN, CHOICES, HEADS, HIDDEN, INNER, LIMITS, MADE, ONCE, RESULT, SURE
 from listener_topics import HEARD
 from listener_words import CODE, CONTENT, act, matches, plain, says, sentences, tables
 from own_facts import OwnFacts
@@ -157,7 +157,7 @@ class Listener(Judge):
         asked, instead = self.asked_facts(parts, text, now.after(new))
         fresh = [name for name in asked if name not in {*new, *memory.told}]
         is_corrected = any(parts.claims.get(name, "wrong") in CORRECTED for name in new)    # which is an answer
-        lead = says("first", text) if fresh and (is_corrected or len(asked) > 1) else ""
+        lead = says("first", text) if fresh and (is_corrected or len(fresh) > 1) else ""
         wrong = [name for name in known if parts.claims[name] in CORRECTED]
         again = [name for name in [*wrong, *self.taken_up_of(text, memory, ["word"])]
                  if self.by_name[name].term in {self.by_name[other].term for other in new}]
@@ -166,11 +166,12 @@ class Listener(Judge):
             new = [*new, fresh[0]]
         new = self.with_needed(new, memory.told)
         if new:
-            words = [*self.once_more(again, text, memory), lead, *parts.settled, *self.labelled(new, text, memory)]
+            words = [*self.once_more(again, text, memory), lead, *parts.settled, *self.labelled(new, text, memory, bool(lead))]
         elif parts.settled:
             words = parts.settled
         elif instead:
-            words = [*self.once_more(self.taken_up_of(text, memory), text, memory), instead[0]]
+            wrong += [] if self.is_about_result(text) else self.taken_up_of(text, memory)
+            words = [*self.once_more(wrong, text, memory), instead[0]]
         elif known or asked:
             words = self.once_more([*known, *asked], text, memory, asked)
         else:
@@ -204,7 +205,7 @@ class Listener(Judge):
             if memory.told and matches("was_about", piece):
                 parts.settled.append(says("was_about", fill=self.label(self.by_name[memory.told[-1]])))
                 continue
-            settled = "" if is_example else self.settled_by_reference(parts.scene + piece, now)
+            settled = "" if is_example else self.settled_by_reference(parts.scene * bool(matches("cases", parts.scene)) + piece, now)
             if settled:
                 parts.settled.append(settled)
                 continue
@@ -258,7 +259,7 @@ class Listener(Judge):
         """Adds what a sentence claims or asks to the parts; else it may set the scene of what follows."""
         asks = self.asks(piece, memory)
         sets_scene = piece.endswith(".") and matches("cases", piece)
-        quotes = sets_scene or matches("quotes", piece)
+        quotes = sets_scene or not asks and matches("quotes", piece)
         claims, rest = {}, []
         if not quotes and (proposal or not asks):
             claims, rest = self.check(proposal or piece, memory)
@@ -293,8 +294,7 @@ class Listener(Judge):
 
     def asks_for_one(self, piece):
         """Whether a sentence asks for exceptions: "Is there one that is big, although it's cheap?"."""
-        about_result = any(points >= SURE for name, points in self.aspects(piece).items() if name in RESULT)
-        return not about_result and matches("exists", self.with_terms(piece))
+        return not self.is_about_result(piece) and matches("exists", self.with_terms(piece))
 
     def repeats_to_ask(self, claims, piece, scene, memory):
         """Whether claims repeat what is known to ask for something else: "It's the price - from 20 on, or more?"."""
@@ -308,12 +308,15 @@ class Listener(Judge):
 
     # ---- Replying
 
-    def labelled(self, names, text, memory):
-        """What is told, each time with what it is about if that is not plain: 'About the limit for "big": from 20 on.'."""
+    def labelled(self, names, text, memory, several):
+        """What is told, each time with what it is about if that is not plain: 'As for the limit for "big": from 20 on.'.
+
+        several: whether several things were asked.
+        """
         terms = self.mentions(text, memory) or self.topics(memory)
         words = []
         facts = [self.by_name[name] for name in names]
-        several = len({fact.term for fact in facts} - {""}) > 1
+        several = several or len({fact.term for fact in facts} - {""}) > 1
         for fact in facts:
             is_plain = fact.term in terms or not fact.term and self.aspects(text).get(fact.aspect, 0) >= SURE
             is_plain = is_plain or fact.aspect in ONCE and self.aspects(text).get(fact.aspect, 0) >= SURE
@@ -331,17 +334,19 @@ class Listener(Judge):
         found, asked, is_wide = set(names), asked or {}, False
         for name in names:
             fact, question = self.by_name[name], asked.get(name)
-            is_open = question and matches("asks", question.text)
+            is_open = question and question.text.endswith("?") and matches("asks", question.text)
             if not (is_open and self.aspects(question.text).get(fact.aspect, 0) >= SURE):
-                terms = {fact.term, *self.measures_of(fact.term)} - {""}
-                found |= {other.name for other in self.facts if other.term in terms}
                 is_wide = True
         said, aspects = self.said(text), self.aspects(text)
+        terms = {self.by_name[name].term for name in names}
         for fact in self.facts:
-            is_taken_up = fact.shared(said, "number") or fact.shared(said, "word") or (
-                fact.aspect == "formula" and fact.about["field"] <= said["field"])
-            if is_wide and is_taken_up or not fact.term and aspects.get(fact.aspect, 0) >= SURE:
+            if fact.shared(said, "number") or fact.shared(said, "word") or (
+                    fact.aspect == "formula" and fact.about["field"] <= said["field"]):
+                terms.add(fact.term)
+            if not fact.term and aspects.get(fact.aspect, 0) >= SURE:
                 found.add(fact.name)
+        terms |= set(chain(*map(self.measures_of, terms)))
+        found |= {fact.name for fact in self.facts if is_wide and fact.term and fact.term in terms}
         return self.in_groups([self.by_name[name] for name in dict.fromkeys(memory.told) if name in found], text, memory)
 
     def in_groups(self, facts, text, memory):
@@ -362,8 +367,9 @@ class Listener(Judge):
         known = set().union(*(fact.about["number"] for fact in facts if not fact.is_hidden))
         for fact in facts:
             own = (fact.about["number"] & self.said(text)["number"]) - known
-            if fact.aspect == "except" and own and any("edge" in other.values for other in facts):
-                return says("same_edge", fill=own.pop())
+            edges = [edge for other in facts for edge in other.values.get("edge", ())]
+            if fact.aspect == "except" and own and edges:
+                return says(f"same_edge {edges[0]}", fill=own.pop())
         return ""
 
     def claimed_facts(self, claims, memory):
@@ -382,7 +388,7 @@ class Listener(Judge):
             then = question.memory._replace(told=memory.told)
             if question.is_rest and (parts.corrected or self.is_known(question.text, memory)):
                 continue
-            if asked and self.goes_on(question.text, then):
+            if asked and self.goes_on(question.text, then, [name for name in asked if name not in memory.told]):
                 continue
             fact, other = self.answer(question.text, question.scene, then)
             if fact and parts.claims and self.is_aside(fact, question, parts, text, memory):
@@ -394,10 +400,15 @@ class Listener(Judge):
         return asked, [sentence for sentence in instead if sentence]
 
     def next_told(self, fact, question, memory):
-        """The detail that answers a question about a fact: what must be told before it comes first. Who names the number
-        of a limit and asks whether it counts is told both."""
-        first = self.first(fact, memory.told)
-        if fact.aspect == "edge" and first.shared(self.said(question.text), "number") and first.name in fact.needs:
+        """The detail that answers a question about a fact: what must be told before it comes first.
+
+        Who has guessed that is told both: "Is exactly 20 big?", "From what price on is it big?".
+        """
+        first, said = self.first(fact, memory.told), self.said(question.text)
+        if fact.aspect == "edge" and first.aspect == "limit" and first.shared(said, "number"):
+            return fact.name
+        if fact.aspect == "limit" and first.aspect == "define" and first.about["field"] and (
+                first.about["field"] == said["field"] - self.requested_keys):
             return fact.name
         return first.name
 
@@ -447,6 +458,9 @@ class Listener(Judge):
         terms = {self.by_name[name].term for name in parts.claims} | self.mentions(text, memory).keys()
         return bool(fact.term) and not question.is_rest and fact.term not in terms and question.text not in self.examples
 
+    def is_about_result(self, text):
+        return any(points >= SURE for name, points in self.aspects(text).items() if name in RESULT)
+
     def is_known(self, clause, memory):
         """Whether all that a clause names was told: "..., per site, at most 160"."""
         said = self.said(clause)
@@ -454,10 +468,12 @@ class Listener(Judge):
         named = [(kind, token) for kind in CONTENT for token in said[kind]]
         return bool(named) and all(any(token in about[kind] for about in told) for kind, token in named)
 
-    def goes_on(self, question, memory):
-        """Whether a question only goes on about the one before it: "If so, what then?"."""
+    def goes_on(self, question, memory, fresh):
+        """Whether a question only goes on about the one before it: "If so, what then?", "Is it the price, or the age?"."""
         heard = self.read(question, memory)
-        if not heard.terms and not heard.best_aspect()[1] or matches("follows", question):
+        best, surely = heard.best_aspect()
+        suggests = fresh and matches("suggests", question) and best not in (*RESULT, *HIDDEN)
+        if suggests or not heard.terms and not surely or matches("follows", question):
             return True
         return not matches("whole", question)
 
@@ -550,10 +566,10 @@ class Listener(Judge):
         return self.sure_replies.get(aspect) or tables()["aspects"][aspect].get("none", "")
 
     def hidden_about(self, terms, memory):
-        """The exceptions and extras of some terms, and of measures that they go by, those that were not told first."""
+        """The exceptions and extras of some terms, and of measures that they go by, what was not told first."""
         near = set(chain(*map(self.measures_of, terms)))
         found = [fact for fact in self.facts_about(*HIDDEN)
-                 if fact.term in terms or fact.term in near and self.first(fact, memory.told) == fact]
+                 if fact.term in terms or fact.term in near and self.is_next(fact, memory)]
         return sorted(found, key=lambda fact: (fact.name in memory.told, fact.term not in terms))
 
     def heard_fact(self, question, heard, score, fact, memory):
@@ -603,11 +619,12 @@ class Listener(Judge):
             heard = heard._replace(aspects={"except": CERTAIN})
         if "round" in self.aspects_here and re.search(r"\d\.\d", question):    # all that is given is whole
             heard, best, surely = heard._replace(aspects={"round": CERTAIN}), "round", True
-        if self.shows_example(question) and not (surely and best in ("between", "ties")):
+        if self.shows_example(question) and not (surely and best in ("between", "ties", "empty")):
             heard, best, surely = heard._replace(aspects={"format": CERTAIN}), "format", True
         if self.asks_how_often(heard, question, memory):
             heard = heard._replace(aspects={"limit": SURE})
-        names_other = heard.fits("limit") or heard.best_aspect()[0] in (*RESULT, *HIDDEN)
+        best_now, surely_now = heard.best_aspect()
+        names_other = heard.fits("limit") or best_now in (*RESULT, *HIDDEN) or surely_now and best_now in CHOICES
         if not names_other and self.names_open_limit(heard, memory):
             aspects = self.aspects(question)    # "Is anything let off the limit of 20?" is about an exception
             heard = heard._replace(aspects=aspects if aspects.get("except", 0) >= SURE else {"edge": SURE})
@@ -623,9 +640,10 @@ class Listener(Judge):
         wide = self.weigh(scene + question, memory)
         points_back = not heard.terms and matches("back", question)
         best, surely = heard.best_aspect()
-        stands_alone = surely and not (points_back and best not in RESULT) and not matches("cases", scene)
+        stands_alone = surely and not (points_back and best not in (*RESULT, *HIDDEN)) and not matches("cases", scene)
         aspects = heard.aspects if stands_alone else wide.aspects
-        return heard._replace(terms=heard.terms or wide.terms, said=wide.said, aspects=aspects)
+        named = filter(None, (self.mentions(sentence, memory) for sentence in sentences(scene)[::-1]))
+        return heard._replace(terms=heard.terms or next(named, {}), said=wide.said, aspects=aspects)
 
     def asks_how_often(self, heard, question, memory):
         """Whether "How many orders is that?" asks for a limit: how many orders a regular has, not how many I want."""
@@ -645,7 +663,7 @@ class Listener(Judge):
         """What the reference itself settles, or "": how far something reaches, and whether a name comes once."""
         heard = self.read(text, memory)
         proposes_limit = matches("bounds", heard.text) and " or " not in heard.text
-        if not heard.text.endswith("?") or proposes_limit or heard.fits("empty") or matches("on_limit", heard.text):
+        if not heard.text.endswith("?") or proposes_limit or heard.fits("empty") or matches("on_limit", text) or self.shows_example(text):
             return ""
         terms = {"", *heard.terms, *memory.topics[-1:]}
         terms |= self.taken_up(heard, memory)

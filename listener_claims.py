@@ -105,7 +105,7 @@ class Judge(Matcher):
     def claimed(self, heard, memory):
         """(the fact that a claim is about, or None; the facts of its aspects that concern the result)"""
         of_result = [fact for fact in self.facts_about(*RESULT) if heard.fits(fact.aspect)]
-        formulas = self.formulas_named(heard)
+        formulas = self.formulas_named(heard) or self.formulas_guessed(heard, memory)
         if formulas and "average" in heard.said["way"] and "len(found)" not in self.reference:
             return None, of_result
         scores = [(HEARD, None)]
@@ -125,6 +125,12 @@ class Judge(Matcher):
         with_extra = {fact.term for fact in self.facts_about("extra") if fact.shared(heard.said, "word")}
         return [fact for fact in self.facts_about("formula") if fact.term not in with_extra
                 and keys - {self.names[fact.term][0]} == fact.about["field"]]
+
+    def formulas_guessed(self, heard, memory):
+        """The formulas of the topics that a claim works out with one of their keys: "it might be the fee times the days"."""
+        near = {*heard.terms, *self.topics(memory)}
+        return [fact for fact in self.facts_about("formula")
+                if fact.term in near and heard.said["op"] and fact.shared(heard.said, "field")]
 
     def can_be_claimed(self, fact, heard, memory, formulas):
         """Whether a claim, which fits a fact by its tokens, can be about it: a number alone says nothing about it."""

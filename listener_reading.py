@@ -20,6 +20,7 @@ from listener_words import (
 
 SURE, LIKELY = 3.0, 1.5    # points of a question for the aspects that its wording fits
 CERTAIN = 4.5              # points for an aspect that it is sure to be about; two thirds of that are SURE
+UNLIKELY = -18              # the least that examples say against an aspect: long questions have many words of their own
 PRIOR = 0.05               # the odds that a question is about nothing
 LONG = 30                  # characters of a match that earns one point more
 
@@ -323,7 +324,7 @@ class Reader:
         for name, aspect in tables()["aspects"].items():
             if not aspect["needs"].search(text):
                 continue
-            evidence = sum(row[name] for row in rows)
+            evidence = max(UNLIKELY, sum(row[name] for row in rows))
             patterns = heard.aspects.get(name, 0)
             odds[name] = math.exp(1.5 * patterns + 0.5 * evidence)
         total, checks_kind = sum(odds.values()) + PRIOR, self.checks_kind(question)

@@ -76,7 +76,7 @@ def drafts():
 
 @cache
 def some_kinds():
-    return list(islice(kinds(), 0, None, 3))
+    return list(islice(kinds(), 0, None, 5))
 
 
 def kinds():
@@ -177,7 +177,7 @@ def test_a_fraction_is_answered_with_how_it_is_rounded(form):
 @pytest.mark.parametrize("number", ["007", "9" * 400, "9" * 5000, "\u0663"],
                          ids=["zeros", "long", "too long", "arabic"])
 def test_no_number_that_an_agent_writes_ends_the_run(number):
-    for task, fact in [*facts_with("formula"), *facts_with("round")][::6]:
+    for task, fact in [*facts_with("formula"), *facts_with("round")][::24]:
         told = [each["detail"] for each in task["facts"]]
         case = " and ".join(f"{number} {key}" for key in fact["values"].get("field", []))
         for question in (f"With {case}, what is it?", f"Would {number}.5 be rounded up?", f"Is {number} enough?"):
@@ -515,7 +515,7 @@ def test_a_request_that_is_repeated_proposes_nothing(before):
                                   "So I take {c} off from {a} first, and then multiply by {b}?"])
 def test_steps_in_words_are_answered_with_the_formula(form):
     for task, fact in facts_with("formula"):
-        steps_of = r"(\w+) (times|minus) (?:the )?(\w+)(?:, and all that (times) the (\w+)| (minus) (\w+)|)\W*$"
+        steps_of = r"(\w+) (times|minus) (?:the )?(\w+)(?:, and all that (times) the (\w+)|,? (?:then )?(minus) (\w+)|)\W*$"
         found = re.search(steps_of, fact["reply"])
         if found and (found[4] or found[6]):
             a, b, c = (found[1], found[3], found[7]) if found[6] else (found[1], found[5], found[3])
@@ -611,7 +611,7 @@ def test_what_a_formula_comes_to_is_answered_with_the_formula():
 def test_exceptions_to_a_formula_are_its_own(form):
     count = 0
     for task, fact in facts_with("formula"):
-        found = re.search(r"(\w+ (?:times|plus|minus) \w+)\.$", fact["reply"])
+        found = re.search(r"(?<!,) (\w+ (?:times|plus|minus) \w+)\.$", fact["reply"])
         whole = found and len(fact["values"]["field"]) == 2 and f"{fact['term']}.extra" not in by_name(task)
         if whole and any(other["aspect"] == "except" for other in task["facts"]):
             question = form.format(formula=found[1], **w.common_words(task["plan"]))

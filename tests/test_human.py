@@ -110,7 +110,7 @@ def untrue(task, told, reply):
              if re.search(row["code"], task["ground_truth"])]
     true += [aspect["none"] for name, aspect in table["aspects"].items() if "none" in aspect and name not in settled]
     true += [text for name in ("lost", "known", "again", "first", "code", "needless") for text in table["says"][name]]
-    true += [text.replace("{0}", "_") for name in ("about", "again about", "was_about", "same_edge") for text in table["says"][name]]
+    true += [text.replace("{0}", "_") for name in ("about", "again about", "was_about", "same_edge in", "same_edge out") for text in table["says"][name]]
     true += ["" if open_terms else text for text in table["says"]["nothing"]]
     for term, about in (task.get("terms") or {}).items():
         named = [*(table["says"]["no_more"] if term not in open_terms else []),
@@ -483,7 +483,7 @@ def test_a_recap_in_front_of_a_question_is_passed_over_in_silence():
 
 
 @pytest.mark.parametrize("message, count", [
-    ("How high must the bulk be, and who are the regulars?", 2), ("What makes an order big? Who are the regulars?", 2),
+    ("How high must the bulk be, and who are the regulars?", 2), ("What makes an order big? Who are the regulars?", 1),
     ("Mostly? What are the exceptions for big orders?", 1), ("What if there are none? If so, what do I return?", 1),
     ("Suppose there's no big order at all. What should come back then?", 1)])
 def test_one_thing_at_a_time_is_said_to_two_questions_only(message, count):
