@@ -155,18 +155,11 @@ class Listener(Judge):
         now = memory.after(topics=parts.topics)
         new, known = self.claimed_facts(parts.claims, memory)
         asked, instead = self.asked_facts(parts, text, now.after(new))
-        fresh = [name for name in asked if name not in {*new, *memory.told}]
-        is_corrected = any(parts.claims.get(name, "wrong") in CORRECTED for name in new)    # which is an answer
-        lead = says("first", text) if fresh and (is_corrected or len(fresh) > 1) else ""
         wrong = [name for name in known if parts.claims[name] in CORRECTED]
-        again = [name for name in [*wrong, *self.taken_up_of(text, memory, ["word"])]
-                 if self.by_name[name].term in {self.by_name[other].term for other in new}]
-        if fresh and not is_corrected:
-            again = self.mistaken(fresh[0], asked[fresh[0]], memory)
-            new = [*new, fresh[0]]
-        new = self.with_needed(new, memory.told)
-        if new:
-            words = [*self.once_more(again, text, memory), lead, *parts.settled, *self.labelled(new, text, memory, bool(lead))]
+        told, again, lead = self.to_tell(parts, new, wrong, asked, text, memory)
+        if told:
+            words = [*self.once_more(again, text, memory), lead, *parts.settled,
+                     *self.labelled(told, text, memory, several=lead)]
         elif parts.settled:
             words = parts.settled
         elif instead:
@@ -176,10 +169,28 @@ class Listener(Judge):
             words = self.once_more([*known, *asked], text, memory, asked)
         else:
             words = [self.reply_to_nothing(message, text, now)]
-        told = self.with_implied(new, memory.told)
-        last = [self.by_name[name].term for name in [*asked, *known, *new]][-1:]
+        last = [self.by_name[name].term for name in [*asked, *known, *told]][-1:]
+        told = self.with_implied(told, memory.told)
         memory = memory.after(told, [*filter(None, last)] or parts.topics)
         return words, told, memory._replace(turn=memory.turn + 1)
+
+    def to_tell(self, parts, new, wrong, asked, text, memory):
+        """(details to tell now, details to say again before them, "One thing at a time." if something has to wait)
+
+        new: what a proposal tells. wrong: what was told, and is proposed otherwise. A proposal that is corrected is
+        answered first; else what is asked is told as well.
+        """
+        fresh = [name for name in asked if name not in {*new, *memory.told}]
+        is_corrected = any(parts.claims.get(name, "wrong") in CORRECTED for name in new)
+        lead = says("first", text) if fresh and (is_corrected or len(fresh) > 1) else ""
+        if fresh and not is_corrected:
+            again = self.mistaken(fresh[0], asked[fresh[0]], memory)
+            new = [*new, fresh[0]]
+        else:
+            terms = {self.by_name[name].term for name in new}
+            again = [name for name in [*wrong, *self.taken_up_of(text, memory, ["word"])]
+                     if self.by_name[name].term in terms]
+        return self.with_needed(new, memory.told), again, lead
 
     def with_zeros(self, text):
         """A text in which to have no delay is to have a delay of 0, unless it is about what is listed."""
@@ -205,7 +216,8 @@ class Listener(Judge):
             if memory.told and matches("was_about", piece):
                 parts.settled.append(says("was_about", fill=self.label(self.by_name[memory.told[-1]])))
                 continue
-            settled = "" if is_example else self.settled_by_reference(parts.scene * bool(matches("cases", parts.scene)) + piece, now)
+            scene = parts.scene if matches("cases", parts.scene) else ""
+            settled = "" if is_example else self.settled_by_reference(scene + piece, now)
             if settled:
                 parts.settled.append(settled)
                 continue
@@ -309,7 +321,7 @@ class Listener(Judge):
     # ---- Replying
 
     def labelled(self, names, text, memory, several):
-        """What is told, each time with what it is about if that is not plain: 'As for the limit for "big": from 20 on.'.
+        """What is told, and what it is about where that is not plain: 'As for the limit for "big": from 20 on.'.
 
         several: whether several things were asked.
         """
@@ -347,10 +359,11 @@ class Listener(Judge):
                 found.add(fact.name)
         terms |= set(chain(*map(self.measures_of, terms)))
         found |= {fact.name for fact in self.facts if is_wide and fact.term and fact.term in terms}
-        return self.in_groups([self.by_name[name] for name in dict.fromkeys(memory.told) if name in found], text, memory)
+        known = [self.by_name[name] for name in dict.fromkeys(memory.told) if name in found]
+        return self.in_groups(known, text, memory)
 
     def in_groups(self, facts, text, memory):
-        """Facts that were told, by term; what each group is about is said if there are several, or if it is not named."""
+        """Facts that were told, by term, and what each group is about if there are several, or if it is not named."""
         groups, words = {}, []
         for fact in facts:
             groups.setdefault(fact.term or fact.name, []).append(fact)
@@ -363,7 +376,7 @@ class Listener(Judge):
         return words
 
     def same_edge(self, facts, text):
-        """What is said about the limit of an exception, if the text has it, once it is known whether the limit counts."""
+        """What is said about an exception's own limit, if the text has it and it is known whether the limit counts."""
         known = set().union(*(fact.about["number"] for fact in facts if not fact.is_hidden))
         for fact in facts:
             own = (fact.about["number"] & self.said(text)["number"]) - known
@@ -373,7 +386,7 @@ class Listener(Judge):
         return ""
 
     def claimed_facts(self, claims, memory):
-        """(details that a proposal tells, those that were told before): one guess may be wrong, the others must be right"""
+        """(details that a proposal tells, those that were told before): at most one guess may be wrong"""
         untold = [name for name in claims if name not in memory.told]
         right = [name for name in untold if claims[name] not in CORRECTED]
         wrong = [self.first(self.by_name[name], memory.told).name for name in untold if name not in right]
@@ -456,7 +469,9 @@ class Listener(Judge):
         if fact.name in memory.told and not question.text.endswith("?"):
             return True    # "I'm not sure what the -1 is for. Is it for an empty list?"
         terms = {self.by_name[name].term for name in parts.claims} | self.mentions(text, memory).keys()
-        return bool(fact.term) and not question.is_rest and fact.term not in terms and question.text not in self.examples
+        if question.is_rest or question.text in self.examples:
+            return False
+        return bool(fact.term) and fact.term not in terms
 
     def is_about_result(self, text):
         return any(points >= SURE for name, points in self.aspects(text).items() if name in RESULT)
@@ -469,7 +484,7 @@ class Listener(Judge):
         return bool(named) and all(any(token in about[kind] for about in told) for kind, token in named)
 
     def goes_on(self, question, memory, fresh):
-        """Whether a question only goes on about the one before it: "If so, what then?", "Is it the price, or the age?"."""
+        """Whether a question only goes on about the one before it: "If so, what then?", "Is it the price?"."""
         heard = self.read(question, memory)
         best, surely = heard.best_aspect()
         suggests = fresh and matches("suggests", question) and best not in (*RESULT, *HIDDEN)
@@ -633,7 +648,9 @@ class Listener(Judge):
     def shows_example(self, question):
         """Whether a question shows entries of the result: "Would it read F38 (7), C12 (2)?"."""
         found = self.example.search(question)
-        return found and re.search("[a-z]", found[0]) and (matches("sample", question) or re.search(r"[\[\"(]", found[0]))
+        if not found or not re.search("[a-z]", found[0]):
+            return False
+        return matches("sample", question) or re.search(r"[\[\"(]", found[0])
 
     def heard_in_scene(self, heard, question, scene, memory):
         """What a question says after a scene. That sets the topic, and the aspect if the question points back to it."""
@@ -663,7 +680,8 @@ class Listener(Judge):
         """What the reference itself settles, or "": how far something reaches, and whether a name comes once."""
         heard = self.read(text, memory)
         proposes_limit = matches("bounds", heard.text) and " or " not in heard.text
-        if not heard.text.endswith("?") or proposes_limit or heard.fits("empty") or matches("on_limit", text) or self.shows_example(text):
+        is_other = heard.fits("empty") or matches("on_limit", text) or self.shows_example(text)
+        if not heard.text.endswith("?") or proposes_limit or is_other:
             return ""
         terms = {"", *heard.terms, *memory.topics[-1:]}
         terms |= self.taken_up(heard, memory)

@@ -1,4 +1,4 @@
-"""Whether a proposal is right.
+"""What a proposal says about the facts: which ones, and whether it is right about them.
 
 "So big orders are those with 20 or more, and ties go by name?" A sentence is cut into claims where it begins to speak
 of another term or aspect. For each claim the fact is found that it is about. Then the tokens of the claim are compared
@@ -127,7 +127,7 @@ class Judge(Matcher):
                 and keys - {self.names[fact.term][0]} == fact.about["field"]]
 
     def formulas_guessed(self, heard, memory):
-        """The formulas of the topics that a claim works out with one of their keys: "it might be the fee times the days"."""
+        """The formulas of the topics that a claim guesses at, with one of their keys: "maybe the fee times the days"."""
         near = {*heard.terms, *self.topics(memory)}
         return [fact for fact in self.facts_about("formula")
                 if fact.term in near and heard.said["op"] and fact.shared(heard.said, "field")]

@@ -171,7 +171,8 @@ class Reader:
         words = [word for word in words if word[:1].isalnum()]
         words.sort(key=len, reverse=True)    # the longest is tried first
         figures = [word for word, kind in self.key_words.items() if kind == "_figure"]
-        self.spellings = "|".join(re.escape(word) + "?" * (len(word) > 4 and word[-1] == "s") for word in words) or NEVER
+        spelled = [re.escape(word) + "?" * (len(word) > 4 and word[-1] == "s") for word in words]
+        self.spellings = "|".join(spelled) or NEVER
         self.spelled = {word.removesuffix("s"): word for word in words} | {word: word for word in words}
         self.vocabulary = self.pattern("vocabulary", figures)
         self.having = self.pattern("having", figures)

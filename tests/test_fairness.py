@@ -16,7 +16,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "study"), str(ROOT / "tests")]
 import function_tasks as f  # noqa: E402
 import function_words as w  # noqa: E402
 import task_figures  # noqa: E402
-from listener_words import plain  # noqa: E402
 from test_human import by_name, human_of, needed, no_exceptions, reply_after, slots  # noqa: E402
 
 
@@ -50,7 +49,7 @@ def test_a_guesser_passes_at_most_one_task_in_twenty(tasks):
 
 
 def test_a_blind_list_finds_at_most_one_task_in_twenty(tasks):
-    best = task_figures.greedy(tasks[:30], task_figures.BLIND)
+    best = task_figures.greedy(tasks[:15], task_figures.BLIND)
     told = [task_figures.tell(task, best) for task in tasks]
     assert sum(task_figures.hidden(task) <= some for task, some in zip(tasks, told)) <= 3
     assert sum(task_figures.passes(task, some) for task, some in zip(tasks, told)) <= 3
@@ -126,9 +125,11 @@ WORDS = [      # {phrase} a word of the rows, as one says it
     "Does exactly {n} count as {T} for {nouns} that aren't {phrase}?", "If it's {phrase} and exactly {n}, is it {T}?",
     "For {nouns} {phrase}, is {n} itself enough to be {T}?", "{nouns} {phrase}: would exactly {n} count as {T}?",
     "With {n} on the dot, is one {phrase} still {T}?", "So {n} already counts as {T} for the ones {phrase}, right?",
-    "So for {phrase} at most {n}, meaning {n} counts and {m} doesn't?", "{nouns} {phrase}: {n} counts, {m} doesn't, right?",
+    "So for {phrase} at most {n}, meaning {n} counts and {m} doesn't?",
+    "{nouns} {phrase}: {n} counts, {m} doesn't, right?",
     "So with {n} one {phrase} counts as {T} and with {m} it doesn't?", "To sum up, {T} is {n}, or {phrase}. Correct?",
-    "So it's {T} if the {f} is at least {n} or if it's {phrase}?", "For {nouns} {phrase}, does the {n} replace the {limit}?",
+    "So it's {T} if the {f} is at least {n} or if it's {phrase}?",
+    "For {nouns} {phrase}, does the {n} replace the {limit}?",
     "{T} means more than {n} - or {phrase}, whatever the {f}. Is anything wrong with that?"]
 
 
@@ -515,7 +516,8 @@ def test_a_request_that_is_repeated_proposes_nothing(before):
                                   "So I take {c} off from {a} first, and then multiply by {b}?"])
 def test_steps_in_words_are_answered_with_the_formula(form):
     for task, fact in facts_with("formula"):
-        steps_of = r"(\w+) (times|minus) (?:the )?(\w+)(?:, and all that (times) the (\w+)|,? (?:then )?(minus) (\w+)|)\W*$"
+        steps_of = (r"(\w+) (times|minus) (?:the )?(\w+)"
+                    r"(?:, and all that (times) the (\w+)|,? (?:then )?(minus) (\w+)|)\W*$")
         found = re.search(steps_of, fact["reply"])
         if found and (found[4] or found[6]):
             a, b, c = (found[1], found[3], found[7]) if found[6] else (found[1], found[5], found[3])
@@ -574,7 +576,7 @@ def test_an_empty_result_says_when():
 def test_of_two_formulas_the_right_one_is_said(form):
     for task, fact in facts_with("formula"):
         found = re.search(r"(\w+) minus (?:the )?(\w+), and all that times the (\w+)\W*$", fact["reply"])
-        other = re.search(r"(\w+) times (?:the )?(\w+) minus (?:the )?(\w+)\W*$", fact["reply"])
+        other = re.search(r"(\w+) times (?:the )?(\w+), then minus (?:the )?(\w+)\W*$", fact["reply"])
         if found or other:
             b, c, a = found.groups() if found else (other[2], other[3], other[1])
             for told in ([], [fact["detail"]]):

@@ -110,7 +110,8 @@ def untrue(task, told, reply):
              if re.search(row["code"], task["ground_truth"])]
     true += [aspect["none"] for name, aspect in table["aspects"].items() if "none" in aspect and name not in settled]
     true += [text for name in ("lost", "known", "again", "first", "code", "needless") for text in table["says"][name]]
-    true += [text.replace("{0}", "_") for name in ("about", "again about", "was_about", "same_edge in", "same_edge out") for text in table["says"][name]]
+    true += [text.replace("{0}", "_") for name in ("about", "again about", "was_about", "same_edge in", "same_edge out")
+             for text in table["says"][name]]
     true += ["" if open_terms else text for text in table["says"]["nothing"]]
     for term, about in (task.get("terms") or {}).items():
         named = [*(table["says"]["no_more"] if term not in open_terms else []),
@@ -207,7 +208,7 @@ def proposals():
 
 
 @pytest.mark.parametrize("form", ["So {}?", "{}, right?", "I assume {}.", "I'd say {}. Is that correct?"])
-def test_a_proposal_is_answered_with_the_fact_whether_it_is_right_or_wrong(form):
+def test_a_proposal_is_answered_with_the_fact_that_it_is_about(form):
     count = Counter()
     for task, fact, text, wrong in proposals():
         for known in ([], [fact["detail"]]):
@@ -325,7 +326,8 @@ def test_a_repeated_question_is_answered_again_and_tells_nothing_new():
 
 @pytest.mark.parametrize("message, facts", [
     ("So big orders are those from 20 on?", "limit"), ("So the limit is 25?", "limit"),
-    ("So it takes more than 20?", "limit"), ("Is a bulk of 21 big? And 19?", "limit"), ("A bulk of 12 isn't big, right?", "limit"),
+    ("So it takes more than 20?", "limit"), ("Is a bulk of 21 big? And 19?", "limit"),
+    ("A bulk of 12 isn't big, right?", "limit"),
     ("The limit is 20, and the value is price plus quantity. Right?", "value.formula"),
     ("Orders placed by phone are always big, right?", "except"), ("Phone orders are never big, correct?", "except"),
     ("I'd return \"nothing\" if there are none. Is that fine?", "empty"), ("Regulars are Ann and Ben?", "names"),
