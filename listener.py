@@ -313,7 +313,9 @@ class Listener(Judge):
         says_so = not piece.endswith("?") or matches("claims", piece)
         if says_so or not claims.keys() <= set(memory.told):
             return False
-        fact, _ = self.answer(piece, scene, memory)
+        fact, instead = self.answer(piece, scene, memory)
+        if instead:    # "Does price times weight hold for every order?"
+            return self.read(piece, memory).best_aspect()[0] in HIDDEN
         if not fact or fact.name in memory.told:
             return False
         return self.read(piece, memory).fits(fact.aspect)
@@ -373,7 +375,7 @@ class Listener(Judge):
             says_again = "again" if is_plain else "again about" if not words else "about"
             words += [says(says_again, text, fill=about), *(fact.reply for fact in group)]
             words.append(self.same_edge(group, text))
-        return words
+        return list(filter(None, words))
 
     def same_edge(self, facts, text):
         """What is said about an exception's own limit, if the text has it and it is known whether the limit counts."""
@@ -538,7 +540,7 @@ class Listener(Judge):
             if hidden and matches("further", question) and all(each.name in memory.told for each in hidden):
                 return None, says("no_others", question, fill=self.spoken(next(iter(heard.terms)), question))
             if not hidden or not (fact and fact.is_hidden):
-                return (hidden[0], "") if hidden else (None, self.denial(best, next(iter(heard.terms)), question))
+                return (hidden[0], "") if hidden else (None, self.denial(best, heard.terms, question))
         if surely and best in RESULT and not self.likely_facts(heard, best):
             return None, self.denial(best)
         return self.heard_fact(question, heard, score, fact, memory), ""
@@ -573,11 +575,13 @@ class Listener(Judge):
         return [fact for fact in self.facts if self.points(fact, heard) > 0
                 and (fact.is_hidden or aspect in RESULT and (fact.term in heard.terms or fact.aspect == aspect))]
 
-    def denial(self, aspect, term="", text=""):
-        """What is said if the task has no fact of an aspect, or no exception about a term. It is a whole sentence, so
-        that it is true whatever was asked."""
-        if aspect in HIDDEN and term:
-            return says("no_exceptions", aspect, fill=self.spoken(term, text))
+    def denial(self, aspect, terms=(), text=""):
+        """What is said if the task has no fact of an aspect, or no exception about some terms.
+
+        It is a whole sentence, so that it is true whatever was asked.
+        """
+        if aspect in HIDDEN and terms:
+            return says("no_exceptions", aspect, fill='" or "'.join(self.spoken(term, text) for term in terms))
         return self.sure_replies.get(aspect) or tables()["aspects"][aspect].get("none", "")
 
     def hidden_about(self, terms, memory):
@@ -622,7 +626,8 @@ class Listener(Judge):
         if scene:
             heard = self.heard_in_scene(heard, question, scene, memory)
         # A condition names the aspect, wherever it stands: "If two are equal, what do you want to see?"
-        conditions = [scene] if matches("cases", scene) else []
+        quotes_hedge = matches("quotes", scene) and matches("hedge", scene)    # "You said usually. Which ones are big?"
+        conditions = [scene] if quotes_hedge or matches("cases", scene) else []
         if best != "absent":    # "If a mechanic has no repairs, ..."
             conditions += [match[0] for match in act("condition").finditer(question)]
         for aspects in map(self.aspects, conditions):
@@ -680,7 +685,8 @@ class Listener(Judge):
         """What the reference itself settles, or "": how far something reaches, and whether a name comes once."""
         heard = self.read(text, memory)
         proposes_limit = matches("bounds", heard.text) and " or " not in heard.text
-        is_other = heard.fits("empty") or matches("on_limit", text) or self.shows_example(text)
+        form_is_open = not {fact.name for fact in self.facts_about("format")} <= {*memory.told}
+        is_other = heard.fits("empty") or matches("on_limit", text) or form_is_open and self.shows_example(text)
         if not heard.text.endswith("?") or proposes_limit or is_other:
             return ""
         terms = {"", *heard.terms, *memory.topics[-1:]}
@@ -688,6 +694,7 @@ class Listener(Judge):
         told = [fact for fact in self.facts if fact.name in memory.told
                 and (fact.term in terms or fact.aspect in ONCE)]
         with_terms, shadow = self.with_terms(heard.text), self.shadow(heard.text)
+        found = []
         for row in tables()["settled"]:
             facts = [fact for fact in told if fact.aspect == row["about"]]
             if not row["about"]:
@@ -695,8 +702,8 @@ class Listener(Judge):
             asks = row["asks"].search(with_terms) or row["asks"].search(shadow)
             if facts and asks and re.search(row["code"], self.reference):
                 measure = f"{facts[-1].term} of each {self.row}"
-                return row["says"].format(measure=measure, row=self.row)
-        return ""
+                found.append(row["says"].format(measure=measure, row=self.row))
+        return " ".join(dict.fromkeys(found[:2]))
 
     # ---- Questions about nothing, or about everything
 
@@ -710,7 +717,7 @@ class Listener(Judge):
         here = [fact for fact in self.hidden_about(topics, memory) if fact in hidden]
         if aspect and topics and not here and (matches("holds_back", heard.text) or matches("of_that", heard.text)):
             known = self.hidden_about(topics, memory)    # "Is that so for all of them?"
-            return (known[0], "") if known else (None, self.denial(aspect, topics[0], heard.text))
+            return (known[0], "") if known else (None, self.denial(aspect, topics[:1], heard.text))
         ready = [fact for fact in hidden if self.is_next(fact, memory)]
         near = [fact for fact in ready if fact.term in memory.topics[-1:]]
         if not near and aspect and len(ready) == 1:

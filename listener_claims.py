@@ -127,7 +127,7 @@ class Judge(Matcher):
                 and keys - {self.names[fact.term][0]} == fact.about["field"]]
 
     def formulas_guessed(self, heard, memory):
-        """The formulas of the topics that a claim guesses at, with one of their keys: "maybe the fee times the days"."""
+        """The formulas of the topics that a claim guesses at with one of their keys: "maybe the fee times the days"."""
         near = {*heard.terms, *self.topics(memory)}
         return [fact for fact in self.facts_about("formula")
                 if fact.term in near and heard.said["op"] and fact.shared(heard.said, "field")]

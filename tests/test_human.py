@@ -115,13 +115,16 @@ def untrue(task, told, reply):
     true += ["" if open_terms else text for text in table["says"]["nothing"]]
     for term, about in (task.get("terms") or {}).items():
         named = [*(table["says"]["no_more"] if term not in open_terms else []),
-                 *(table["says"]["no_exceptions"] if term not in hidden else []),
                  *(table["says"]["no_others"] if not hidden & open_terms else [])]
         true += [text.format(name.replace("-", " ")) for text in named for name in about["names"]]
+    plain_terms = [name.replace("-", " ") for term, about in (task.get("terms") or {}).items() if term not in hidden
+                   for name in about["names"]]
+    named = rf'((" or ")?({"|".join(map(re.escape, plain_terms))}))+'
+    none = [re.escape(text).replace(r"\{0\}", named) for text in table["says"]["no_exceptions"] if plain_terms]
     true = [re.escape(text).replace("_", ".*?") for text in sorted(true, key=len, reverse=True)]
     asks_back = [r"Do you mean .*?\?", *(re.escape(text).replace(r"\{0\}", ".*") for name in ("unclear", "more")
                                         for text in table["says"][name])]
-    return re.sub("|".join(filter(None, [*true, *asks_back])), "", reply).strip()
+    return re.sub("|".join(filter(None, [*true, *none, *asks_back])), "", reply).strip()
 
 
 def facts_about(aspect):
