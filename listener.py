@@ -384,7 +384,7 @@ class Listener(Judge):
             own = (fact.about["number"] & self.said(text)["number"]) - known
             edges = [edge for other in facts for edge in other.values.get("edge", ())]
             if fact.aspect == "except" and own and edges:
-                return says(f"same_edge {edges[0]}", fill=own.pop())
+                return says(f"same_edge {edges[0]}", fill=min(own))
         return ""
 
     def claimed_facts(self, claims, memory):
@@ -471,7 +471,7 @@ class Listener(Judge):
         if fact.name in memory.told and not question.text.endswith("?"):
             return True    # "I'm not sure what the -1 is for. Is it for an empty list?"
         terms = {self.by_name[name].term for name in parts.claims} | self.mentions(text, memory).keys()
-        if question.is_rest or question.text in self.examples:
+        if question.is_rest or fact.is_hidden or question.text in self.examples:
             return False
         return bool(fact.term) and fact.term not in terms
 

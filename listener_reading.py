@@ -334,7 +334,7 @@ class Reader:
             if number > total / 50 and not (checks_kind and name in BESIDE_KINDS):
                 points[name] = CERTAIN * number / total
         best = max(points, key=points.get, default="")
-        if best in HIDDEN and [name for name in heard.aspects if heard.fits(name)] == [best]:    # patterns agree
+        if best in (*HIDDEN, "absent") and [name for name in heard.aspects if heard.fits(name)] == [best]:    # patterns agree
             points[best] = max(points[best], SURE)
         return heard._replace(aspects=points)
 
