@@ -399,7 +399,10 @@ class Listener(Judge):
         """({detail that a question is about: the question}, what is said to questions about nothing)"""
         asked, instead = {}, []
         only_one = len(sentences(text)) < 2    # else "So none of Pete's count." leads to what is asked
-        for question in parts.questions:
+        def leads(question):
+            return not question.text.endswith("?") and not act("requests").match(question.text)
+
+        for question in sorted(parts.questions, key=leads):    # what only leads to a question comes last
             then = question.memory._replace(told=memory.told)
             if question.is_rest and (parts.corrected or self.is_known(question.text, memory)):
                 continue
@@ -523,7 +526,7 @@ class Listener(Judge):
         heard, about_result = self.asked(question, scene, memory)
         if heard.best_aspect()[0] in HIDDEN:
             heard = heard._replace(terms=self.terms_with_exceptions(heard, scene + question, memory))
-        if matches("general", question) and not about_result:
+        if matches("general", question) and not about_result and not heard.said["field"]:
             return self.anything(heard, memory)
         score, fact = self.best_fact(heard, memory)
         if matches("needless", question) and not self.is_clear(heard, fact):
@@ -531,6 +534,7 @@ class Listener(Judge):
         best, surely = heard.best_aspect()
         is_unordered = "order" not in self.aspects_here and "sort" not in self.reference
         asks_order = is_unordered and best == "order" and matches("in_order", question)
+        asks_order = asks_order and not (heard.terms and " or " in question)
         if asks_order or surely and best == "fewer":
             return None, self.denial(best)
         if surely and best in HIDDEN and not heard.terms and not (fact and fact.is_hidden):
@@ -539,6 +543,9 @@ class Listener(Judge):
             hidden = self.hidden_about(heard.terms, memory)
             if hidden and matches("further", question) and all(each.name in memory.told for each in hidden):
                 return None, says("no_others", question, fill=self.spoken(next(iter(heard.terms)), question))
+            layer = self.open_layer(heard, memory)
+            if not hidden and layer and matches("what_makes", self.shadow(question)):    # "Which cities always count?"
+                return max(layer, key=lambda fact: self.score(fact, heard, memory)), ""
             if not hidden or not (fact and fact.is_hidden):
                 return (hidden[0], "") if hidden else (None, self.denial(best, heard.terms, question))
         if surely and best in RESULT and not self.likely_facts(heard, best):
@@ -662,7 +669,7 @@ class Listener(Judge):
         wide = self.weigh(scene + question, memory)
         points_back = not heard.terms and matches("back", question)
         best, surely = heard.best_aspect()
-        stands_alone = surely and not (points_back and best not in (*RESULT, *HIDDEN)) and not matches("cases", scene)
+        stands_alone = surely and not (points_back and best not in (*RESULT, *INNER)) and not matches("cases", scene)
         aspects = heard.aspects if stands_alone else wide.aspects
         named = filter(None, (self.mentions(sentence, memory) for sentence in sentences(scene)[::-1]))
         return heard._replace(terms=heard.terms or next(named, {}), said=wide.said, aspects=aspects)
@@ -687,6 +694,7 @@ class Listener(Judge):
         proposes_limit = matches("bounds", heard.text) and " or " not in heard.text
         form_is_open = not {fact.name for fact in self.facts_about("format")} <= {*memory.told}
         is_other = heard.fits("empty") or matches("on_limit", text) or form_is_open and self.shows_example(text)
+        is_other = is_other or heard.terms and heard.fits("define") and re.search(r"\b(how|what|who)\b", text)
         if not heard.text.endswith("?") or proposes_limit or is_other:
             return ""
         terms = {"", *heard.terms, *memory.topics[-1:]}

@@ -49,7 +49,7 @@ class Judge(Matcher):
         """The verdicts on a claim; one that is right about a limit and says "exactly" asks whether that counts."""
         for edge in self.facts_about("edge"):
             limit = next(iter(edge.needs), "")
-            is_open = edge.name not in {*verdicts, *memory.told} and verdicts.get(limit) in ("right", "open")
+            is_open = edge.name not in {*verdicts, *memory.told} and verdicts.get(limit) in ("right", "open", "unsure")
             if is_open and (heard.fits("edge") or matches("exact", heard.text)):
                 verdicts = verdicts | {edge.name: "unsure"}
                 if limit in memory.told:

@@ -147,7 +147,7 @@ class Reader:
         self.key_words = {}    # a word for a key -> what stands for it in a shadow
         for key in sorted(keys - data()["words"]["keep"]):
             shadow = "_figure" if key in figures else "_label"
-            self.key_words |= dict.fromkeys((key, key + "s", key.removesuffix("s")), shadow)
+            self.key_words |= dict.fromkeys((key, plural(key), key.removesuffix("s")), shadow)
         self.key_of = {stem(key): key for key in sorted(keys)}    # a stem -> the key that it is of
         for names in self.names.values():
             for key in sorted(keys & set(names)):    # a term that stands for a key
@@ -424,6 +424,13 @@ class Reader:
         for kind in ("end", "ties"):
             if len(found[kind]) > 1:
                 found[kind] = set()
+
+
+def plural(word):
+    """city -> cities, branch -> branches, zone -> zones"""
+    if re.search(r"[^aeiou]y$", word):
+        return word[:-1] + "ies"
+    return word + ("es" if re.search("(ch|sh|ss|x)$", word) else "s")
 
 
 def values_of(raw, kind):
