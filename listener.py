@@ -129,6 +129,11 @@ class Question(NamedTuple):
     memory: Memory
     is_rest: bool      # whether it is what is left of a proposal, the rest of which is known
 
+    @property
+    def only_leads(self):
+        """Whether it only leads to another question: "I'm curious about exceptions, but first: what is big?"."""
+        return not self.text.endswith("?") and not act("requests").match(self.text)
+
 
 @dataclass
 class Parts:
@@ -156,15 +161,17 @@ class Listener(Judge):
         new, known = self.claimed_facts(parts.claims, memory)
         asked, instead = self.asked_facts(parts, text, now.after(new))
         wrong = [name for name in known if parts.claims[name] in CORRECTED]
-        told, again, lead = self.to_tell(parts, new, wrong, asked, text, memory)
+        told, again, lead = self.to_tell(parts.claims, new, wrong, asked, text, memory)
         if told:
             words = [*self.once_more(again, text, memory), lead, *parts.settled,
                      *self.labelled(told, text, memory, several=lead)]
         elif parts.settled:
             words = parts.settled
         elif instead:
-            wrong += [] if self.is_about_result(text) else self.taken_up_of(text, memory)
-            words = [*self.once_more(wrong, text, memory), instead[0]]
+            again = wrong
+            if not self.is_about_result(text):
+                again = [*wrong, *self.details_taken_up(self.said(text), memory, ["word", "number"])]
+            words = [*self.once_more(again, text, memory), instead[0]]
         elif known or asked:
             words = self.once_more([*known, *asked], text, memory, asked)
         else:
@@ -174,21 +181,21 @@ class Listener(Judge):
         memory = memory.after(told, [*filter(None, last)] or parts.topics)
         return words, told, memory._replace(turn=memory.turn + 1)
 
-    def to_tell(self, parts, new, wrong, asked, text, memory):
+    def to_tell(self, claims, new, wrong, asked, text, memory):
         """(details to tell now, details to say again before them, "One thing at a time." if something has to wait)
 
         new: what a proposal tells. wrong: what was told, and is proposed otherwise. A proposal that is corrected is
         answered first; else what is asked is told as well.
         """
         fresh = [name for name in asked if name not in {*new, *memory.told}]
-        is_corrected = any(parts.claims.get(name, "wrong") in CORRECTED for name in new)
+        is_corrected = any(claims.get(name, "wrong") in CORRECTED for name in new)
         lead = says("first", text) if fresh and (is_corrected or len(fresh) > 1) else ""
         if fresh and not is_corrected:
             again = self.mistaken(fresh[0], asked[fresh[0]], memory)
             new = [*new, fresh[0]]
         else:
             terms = {self.by_name[name].term for name in new}
-            again = [name for name in [*wrong, *self.taken_up_of(text, memory, ["word"])]
+            again = [name for name in [*wrong, *self.details_taken_up(self.said(text), memory, ["word"])]
                      if self.by_name[name].term in terms]
         return self.with_needed(new, memory.told), again, lead
 
@@ -232,8 +239,8 @@ class Listener(Judge):
         pieces = []
         for sentence in sentences(text):
             halves = sentences(act("joint").sub("?\n", sentence))
-            several = len(halves) > 1 and (self.settled_by_reference(halves[-1], memory) or any(
-                self.aspects(halves[-1]).get(name, 0) >= SURE for name in MADE))
+            several = len(halves) > 1 and (
+                self.settled_by_reference(halves[-1], memory) or self.surely_about(halves[-1]) & {*MADE})
             if sentence in self.examples or not several and self.settled_by_reference(sentence, memory):
                 pieces.append(sentence)
             else:
@@ -327,13 +334,12 @@ class Listener(Judge):
 
         several: whether several things were asked.
         """
-        terms = self.mentions(text, memory) or self.topics(memory)
-        words = []
-        facts = [self.by_name[name] for name in names]
+        terms, aspects = self.mentions(text, memory) or self.topics(memory), self.surely_about(text)
+        facts, words = [self.by_name[name] for name in names], []
         several = several or len({fact.term for fact in facts} - {""}) > 1
         for fact in facts:
-            is_plain = fact.term in terms or not fact.term and self.aspects(text).get(fact.aspect, 0) >= SURE
-            is_plain = is_plain or fact.aspect in ONCE and self.aspects(text).get(fact.aspect, 0) >= SURE
+            needs_no_term = not fact.term or fact.aspect in ONCE
+            is_plain = fact.term in terms or needs_no_term and fact.aspect in aspects
             words += ["" if is_plain and not several else says("about", fill=self.label(fact)), fact.reply]
         return words
 
@@ -345,24 +351,23 @@ class Listener(Judge):
         """
         if not names:
             return []
-        found, asked, is_wide = set(names), asked or {}, False
-        for name in names:
-            fact, question = self.by_name[name], asked.get(name)
-            is_open = question and question.text.endswith("?") and matches("asks", question.text)
-            if not (is_open and self.aspects(question.text).get(fact.aspect, 0) >= SURE):
-                is_wide = True
-        said, aspects = self.said(text), self.aspects(text)
-        terms = {self.by_name[name].term for name in names}
-        for fact in self.facts:
-            if fact.shared(said, "number") or fact.shared(said, "word") or (
-                    fact.aspect == "formula" and fact.about["field"] <= said["field"]):
-                terms.add(fact.term)
-            if not fact.term and aspects.get(fact.aspect, 0) >= SURE:
-                found.add(fact.name)
-        terms |= set(chain(*map(self.measures_of, terms)))
-        found |= {fact.name for fact in self.facts if is_wide and fact.term and fact.term in terms}
+        aspects = self.surely_about(text)
+        found = {*names, *(fact.name for fact in self.facts if not fact.term and fact.aspect in aspects)}
+        if not all(self.asks_only_for(self.by_name[name], (asked or {}).get(name)) for name in names):
+            said, terms = self.said(text), {self.by_name[name].term for name in names}
+            for fact in self.facts:
+                is_formula = fact.aspect == "formula" and fact.about["field"] <= said["field"]
+                if is_formula or fact.shared(said, "number") or fact.shared(said, "word"):
+                    terms.add(fact.term)
+            terms |= set(chain(*map(self.measures_of, terms)))
+            found |= {fact.name for fact in self.facts if fact.term and fact.term in terms}
         known = [self.by_name[name] for name in dict.fromkeys(memory.told) if name in found]
         return self.in_groups(known, text, memory)
+
+    def asks_only_for(self, fact, question):
+        """Whether a question is an open one about a fact: "What's the limit?", but not "With 20, is it big?"."""
+        is_open = question and question.text.endswith("?") and matches("asks", question.text)
+        return is_open and fact.aspect in self.surely_about(question.text)
 
     def in_groups(self, facts, text, memory):
         """Facts that were told, by term, and what each group is about if there are several, or if it is not named."""
@@ -370,8 +375,9 @@ class Listener(Judge):
         for fact in facts:
             groups.setdefault(fact.term or fact.name, []).append(fact)
         for term, group in groups.items():
-            about = f'"{self.spoken(term, text)}"' if group[0].term else self.label(group[0])
-            is_plain = len(groups) == 1 and (not group[0].term or term in self.mentions(text, memory))
+            has_term = bool(group[0].term)
+            about = f'"{self.spoken(term, text)}"' if has_term else self.label(group[0])
+            is_plain = len(groups) == 1 and (not has_term or term in self.mentions(text, memory))
             says_again = "again" if is_plain else "again about" if not words else "about"
             words += [says(says_again, text, fill=about), *(fact.reply for fact in group)]
             words.append(self.same_edge(group, text))
@@ -399,10 +405,7 @@ class Listener(Judge):
         """({detail that a question is about: the question}, what is said to questions about nothing)"""
         asked, instead = {}, []
         only_one = len(sentences(text)) < 2    # else "So none of Pete's count." leads to what is asked
-        def leads(question):
-            return not question.text.endswith("?") and not act("requests").match(question.text)
-
-        for question in sorted(parts.questions, key=leads):    # what only leads to a question comes last
+        for question in sorted(parts.questions, key=lambda question: question.only_leads):
             then = question.memory._replace(told=memory.told)
             if question.is_rest and (parts.corrected or self.is_known(question.text, memory)):
                 continue
@@ -414,8 +417,9 @@ class Listener(Judge):
             if fact and fact.name not in parts.claims:
                 asked.setdefault(self.next_told(fact, question, memory), question)
             elif not fact and (question.text.endswith("?") or only_one):
-                instead.append(other or (says("unclear", text, fill=question.text) if question.is_rest else ""))
-        return asked, [sentence for sentence in instead if sentence]
+                unclear = says("unclear", text, fill=question.text) if question.is_rest else ""
+                instead.append(other or unclear)
+        return asked, [*filter(None, instead)]
 
     def next_told(self, fact, question, memory):
         """The detail that answers a question about a fact: what must be told before it comes first.
@@ -429,11 +433,6 @@ class Listener(Judge):
                 first.about["field"] == said["field"] - self.requested_keys):
             return fact.name
         return first.name
-
-    def taken_up_of(self, text, memory, kinds=("word", "number")):
-        """The details told of which a text takes something up."""
-        said = self.said(text)
-        return [name for name in memory.told if any(self.by_name[name].shared(said, kind) for kind in kinds)]
 
     def measures_of(self, term):
         """The measures that a kind of thing goes by."""
@@ -461,7 +460,7 @@ class Listener(Judge):
         best, surely = heard.best_aspect()
         if surely and best in self.sure_replies:
             return self.sure_replies[best]
-        taken_up = self.taken_up_of(text, memory, CONTENT)
+        taken_up = self.details_taken_up(heard.said, memory)
         names_key = heard.said["field"] and not heard.terms
         if not taken_up and names_key:    # "So the quantity plays no part?"
             taken_up = [name for name in memory.told if self.by_name[name].term in memory.topics[-1:]]
@@ -473,13 +472,13 @@ class Listener(Judge):
         """Whether a question beside a proposal asks for nothing else: "Over 50 of what? Is it big from 50 on?"."""
         if fact.name in memory.told and not question.text.endswith("?"):
             return True    # "I'm not sure what the -1 is for. Is it for an empty list?"
-        terms = {self.by_name[name].term for name in parts.claims} | self.mentions(text, memory).keys()
-        if question.is_rest or fact.is_hidden or question.text in self.examples:
+        if question.is_rest or fact.is_hidden or not fact.term or question.text in self.examples:
             return False
-        return bool(fact.term) and fact.term not in terms
+        terms = {self.by_name[name].term for name in parts.claims} | self.mentions(text, memory).keys()
+        return fact.term not in terms
 
     def is_about_result(self, text):
-        return any(points >= SURE for name, points in self.aspects(text).items() if name in RESULT)
+        return not self.surely_about(text).isdisjoint(RESULT)
 
     def is_known(self, clause, memory):
         """Whether all that a clause names was told: "..., per site, at most 160"."""
@@ -690,18 +689,18 @@ class Listener(Judge):
 
     def settled_by_reference(self, text, memory):
         """What the reference itself settles, or "": how far something reaches, and whether a name comes once."""
+        if not text.endswith("?") or matches("on_limit", text) or matches("bounds", text) and " or " not in text:
+            return ""
         heard = self.read(text, memory)
-        proposes_limit = matches("bounds", heard.text) and " or " not in heard.text
-        form_is_open = not {fact.name for fact in self.facts_about("format")} <= {*memory.told}
-        is_other = heard.fits("empty") or matches("on_limit", text) or form_is_open and self.shows_example(text)
-        is_other = is_other or heard.terms and heard.fits("define") and re.search(r"\b(how|what|who)\b", text)
-        if not heard.text.endswith("?") or proposes_limit or is_other:
+        form_is_open = any(fact.name not in memory.told for fact in self.facts_about("format"))
+        asks_for_meaning = heard.terms and heard.fits("define") and re.search(r"\b(how|what|who)\b", text)
+        if heard.fits("empty") or asks_for_meaning or form_is_open and self.shows_example(text):
             return ""
         terms = {"", *heard.terms, *memory.topics[-1:]}
         terms |= self.taken_up(heard, memory)
         told = [fact for fact in self.facts if fact.name in memory.told
                 and (fact.term in terms or fact.aspect in ONCE)]
-        with_terms, shadow = self.with_terms(heard.text), self.shadow(heard.text)
+        with_terms, shadow = self.with_terms(text), self.shadow(text)
         found = []
         for row in tables()["settled"]:
             facts = [fact for fact in told if fact.aspect == row["about"]]
@@ -721,11 +720,13 @@ class Listener(Judge):
         if heard.terms:
             return self.anything_about(heard, untold)
         hidden = [fact for fact in untold if fact.is_hidden]
-        topics = [term for term in self.topics(memory) if term not in {fact.term for fact in self.facts_about(*ONCE)}]
-        here = [fact for fact in self.hidden_about(topics, memory) if fact in hidden]
-        if aspect and topics and not here and (matches("holds_back", heard.text) or matches("of_that", heard.text)):
-            known = self.hidden_about(topics, memory)    # "Is that so for all of them?"
-            return (known[0], "") if known else (None, self.denial(aspect, topics[:1], heard.text))
+        without_exceptions = {fact.term for fact in self.facts_about(*ONCE)}
+        topics = [term for term in self.topics(memory) if term not in without_exceptions]
+        here = self.hidden_about(topics, memory)
+        points_back = matches("holds_back", heard.text) or matches("of_that", heard.text)
+        if aspect and topics and points_back and not any(fact in hidden for fact in here):
+            # "Is that so for all of them?"
+            return (here[0], "") if here else (None, self.denial(aspect, topics[:1], heard.text))
         ready = [fact for fact in hidden if self.is_next(fact, memory)]
         near = [fact for fact in ready if fact.term in memory.topics[-1:]]
         if not near and aspect and len(ready) == 1:

@@ -208,8 +208,9 @@ class Judge(Matcher):
         """What a claim says about a fact: right, open, unsure, partly, wrong, or "" (see above)."""
         if fact.aspect in ("empty", "ties"):    # not what stands in "if nothing is left"
             heard = heard._replace(said=self.said(without("supposed", heard.text)))
-        if fact.aspect == "edge" and heard.fits("edge") and not heard.said["edge"] and fact.shared(heard.said, "number"):
-            return "partly"    # "So 2 would be lonely but 3 not": which of them is not read
+        has_limit = fact.aspect == "edge" and heard.fits("edge") and fact.shared(heard.said, "number")
+        if has_limit and not heard.said["edge"]:    # "So 2 would be lonely but 3 not": which of them is not read
+            return "partly"
         grades, keys, at_core = self.grades(fact, heard, told)
         if not at_core or grades == {"open"}:
             return ""

@@ -145,16 +145,14 @@ class Reader:
         self.keys = keys
         self.labels = set(re.findall(rf"{KEY}\s*:\s*[\"']", shown))    # the keys of words
         self.key_words = {}    # a word for a key -> what stands for it in a shadow
-        for key in sorted(keys - data()["words"]["keep"]):
+        for key in sorted(keys - data()["words"]["keep"]):    # in the singular and the plural, however it is formed
             shadow = "_figure" if key in figures else "_label"
-            self.key_words |= dict.fromkeys((key, plural(key), key.removesuffix("s")), shadow)
+            self.key_words |= dict.fromkeys(
+                (key, f"{key}s", f"{key}es", re.sub("y$", "ies", key), key.removesuffix("s")), shadow)
         self.key_of = {stem(key): key for key in sorted(keys)}    # a stem -> the key that it is of
         for names in self.names.values():
             for key in sorted(keys & set(names)):    # a term that stands for a key
                 self.key_of |= {stem(name): key for name in names}
-        self.key_with = {}    # a word in the rows -> the key that it stands under
-        for key, word in re.findall(rf"{KEY}: [\"']([^\"']+)[\"']", shown):
-            self.key_with[word.lower()] = key
         self.requested_keys = self.keys_in(words_of(self.request))    # such as the "customer" that is looked for
         return keys
 
@@ -177,10 +175,6 @@ class Reader:
         self.vocabulary = self.pattern("vocabulary", figures)
         self.having = self.pattern("having", figures)
         self.example = self.pattern("example", figures)
-
-    def words_of_rows(self, text):
-        """{a word of the rows that a text has, in any form: its match}"""
-        return {self.spelled.get(match[1], match[1]): match for match in self.vocabulary.finditer(text)}
 
     def pattern(self, name, figures):
         """A pattern of [templates], filled with the words of the task."""
@@ -238,8 +232,6 @@ class Reader:
                 fact.about["field"].update(keys & self.labels)
             if fact.aspect in LIMITS and "end" in meaning:
                 fact.values["end"] = meaning["end"]
-            for key in fact.about["field"]:
-                self.key_with |= dict.fromkeys(fact.about["word"], key)
 
     # ---- What a text says
 
@@ -290,6 +282,10 @@ class Reader:
             points.update(dict.fromkeys(BESIDE_KINDS, 0))
         return {name: number for name, number in points.items() if number}
 
+    def surely_about(self, text):
+        """The aspects that a text is about by a pattern that surely fits."""
+        return {name for name, points in self.aspects(text).items() if points >= SURE}
+
     def checks_kind(self, text):
         """Whether a text checks a thing: "Does a van count as slow if it has 0 stops?" is not about how many I want."""
         return matches("instance", self.with_terms(text)) and not matches("asks", without("aside", text))
@@ -334,7 +330,8 @@ class Reader:
             if number > total / 50 and not (checks_kind and name in BESIDE_KINDS):
                 points[name] = CERTAIN * number / total
         best = max(points, key=points.get, default="")
-        if best in (*HIDDEN, "absent") and [name for name in heard.aspects if heard.fits(name)] == [best]:    # patterns agree
+        fitting = [name for name in heard.aspects if heard.fits(name)]
+        if fitting == [best] and best in (*HIDDEN, "absent"):    # patterns and examples agree
             points[best] = max(points[best], SURE)
         return heard._replace(aspects=points)
 
@@ -394,7 +391,7 @@ class Reader:
                 if pattern.search(shadow):
                     found[kind].add(token)
         found["number"] = {match[0] for match in act("number").finditer(text)}
-        found["word"] = set(self.words_of_rows(text))
+        found["word"] = {self.spelled.get(match[1], match[1]) for match in self.vocabulary.finditer(text)}
         dull = data()["words"]["stop"] - {*self.key_words, *self.term_words}
         found["field"] = self.keys_in(word for word in words_of(without("named", text)) if word not in dull)
         for quoted in re.findall(r"\"([^\"]+)\"", text):
@@ -424,13 +421,6 @@ class Reader:
         for kind in ("end", "ties"):
             if len(found[kind]) > 1:
                 found[kind] = set()
-
-
-def plural(word):
-    """city -> cities, branch -> branches, zone -> zones"""
-    if re.search(r"[^aeiou]y$", word):
-        return word[:-1] + "ies"
-    return word + ("es" if re.search("(ch|sh|ss|x)$", word) else "s")
 
 
 def values_of(raw, kind):

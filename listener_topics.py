@@ -54,8 +54,11 @@ class Matcher(Reader):
 
     def taken_up(self, heard, memory):
         """The terms of what was told with the fields, words or numbers of a text."""
-        told = [fact for fact in self.facts if fact.term and fact.name in memory.told]
-        return {fact.term for fact in told if any(fact.shared(heard.said, kind) for kind in CONTENT)}
+        return {self.by_name[name].term for name in self.details_taken_up(heard.said, memory)} - {""}
+
+    def details_taken_up(self, said, memory, kinds=CONTENT):
+        """The details that were told with tokens of some kinds that a text says."""
+        return [name for name in memory.told if any(self.by_name[name].shared(said, kind) for kind in kinds)]
 
     def points_back(self, text):
         """Whether a text is about the last topic by a word such as "that"."""
