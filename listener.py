@@ -143,6 +143,7 @@ class Parts:
     settled: list = field(default_factory=list)      # what the reference settles, beside the facts
     topics: list = field(default_factory=list)       # the terms that are named
     scene: str = ""                                  # sentences that wait for their question
+    asks_for_yes: bool = False                       # "..., right?"
 
     @property
     def corrected(self):
@@ -162,16 +163,20 @@ class Listener(Judge):
         asked, instead = self.asked_facts(parts, text, now.after(new))
         wrong = [name for name in known if parts.claims[name] in CORRECTED]
         told, again, lead = self.to_tell(parts.claims, new, wrong, asked, text, memory)
+        others = {self.by_name[name].term for name in known} - {self.by_name[name].term for name in told}
+        if (new or parts.asks_for_yes) and len(others) > 1:    # a summary
+            again = known
         if told:
             words = [*self.once_more(again, text, memory), lead, *parts.settled,
                      *self.labelled(told, text, memory, several=lead)]
         elif parts.settled:
-            words = parts.settled
+            again = [*known, *asked] if parts.asks_for_yes else []
+            words = [*self.once_more(again, text, memory), *parts.settled]
         elif instead:
             again = wrong
             if not self.is_about_result(text):
                 again = [*wrong, *self.details_taken_up(self.said(text), memory, ["word", "number"])]
-            words = [*self.once_more(again, text, memory), instead[0]]
+            words = [*self.once_more(again, text, memory), *instead[:2]]
         elif known or asked:
             words = self.once_more([*known, *asked], text, memory, asked)
         else:
@@ -220,6 +225,7 @@ class Listener(Judge):
             if n > 0 and tag and not body:
                 continue    # "Is that right?"
             is_example = piece in self.examples
+            parts.asks_for_yes |= tag
             if memory.told and matches("was_about", piece):
                 parts.settled.append(says("was_about", fill=self.label(self.by_name[memory.told[-1]])))
                 continue
@@ -227,7 +233,8 @@ class Listener(Judge):
             settled = "" if is_example else self.settled_by_reference(scene + piece, now)
             if settled:
                 parts.settled.append(settled)
-                continue
+                if not tag:
+                    continue
             proposal = body if tag and not is_example else ""    # "..., right?" without its end
             self.hear_sentence(parts, piece, proposal, now)
         if parts.scene and not (parts.questions or parts.claims or parts.settled):
@@ -245,7 +252,15 @@ class Listener(Judge):
                 pieces.append(sentence)
             else:
                 pieces += sentences(act("joint").sub("?\n", act("preamble").sub(r"\1.\n", sentence)))
-        return [piece for piece in pieces if not act("filler").fullmatch(piece)] or pieces
+        pieces = [piece for piece in pieces if not act("filler").fullmatch(piece)] or pieces
+        proposals = []
+        for piece in pieces:
+            follows = proposals and any(self.said(proposals[-1]).values())
+            if follows and piece.endswith("?") and self.only_asks_for_a_yes(piece[:-1], memory):
+                proposals[-1] = f"{proposals[-1].rstrip('.!?')}, right?"    # "It's 20. Is that so?" is "It's 20, right?"
+            else:
+                proposals.append(piece)
+        return proposals
 
     def stands_alone(self, piece, memory):
         """Whether a question needs nothing that was said before it."""
@@ -271,8 +286,11 @@ class Listener(Judge):
     def cut_tag(self, piece, memory):
         """(what stands before the last comma or dash of a sentence, whether the rest only asks for a yes)"""
         body, _, tail = piece.rpartition(", " if ", " in piece else " - ")
-        tail = tail.rstrip("?.! ")
-        return body, act("approves").fullmatch(tail) and not self.mentions(tail, memory)
+        return body, self.only_asks_for_a_yes(tail.rstrip("?.! "), memory)
+
+    def only_asks_for_a_yes(self, text, memory):
+        """Whether a text only asks for a yes: "is that right", but not "is that a big one"."""
+        return bool(act("approves").fullmatch(text)) and not self.mentions(text, memory)
 
     def hear_sentence(self, parts, piece, proposal, memory):
         """Adds what a sentence claims or asks to the parts; else it may set the scene of what follows."""
@@ -351,7 +369,7 @@ class Listener(Judge):
         """
         if not names:
             return []
-        aspects = self.surely_about(text)
+        aspects, settled = self.surely_about(text), []
         found = {*names, *(fact.name for fact in self.facts if not fact.term and fact.aspect in aspects)}
         if not all(self.asks_only_for(self.by_name[name], (asked or {}).get(name)) for name in names):
             said, terms = self.said(text), {self.by_name[name].term for name in names}
@@ -361,8 +379,17 @@ class Listener(Judge):
                     terms.add(fact.term)
             terms |= set(chain(*map(self.measures_of, terms)))
             found |= {fact.name for fact in self.facts if fact.term and fact.term in terms}
+            if matches("outcome", text) or self.shows_example(text):    # "So the list would be A12, C40?"
+                found |= {fact.name for fact in self.facts_about("ties", "count", "round", *ONCE)}
+                settled = self.settled_about_result(memory)
         known = [self.by_name[name] for name in dict.fromkeys(memory.told) if name in found]
-        return self.in_groups(known, text, memory)
+        return [*self.in_groups(known, text, memory), *settled]
+
+    def settled_about_result(self, memory):
+        """What the reference settles about the result, given what was told."""
+        told = {"", *(self.by_name[name].aspect for name in memory.told)}
+        return [row["says"] for row in tables()["settled"]
+                if row.get("of_result") and row["about"] in told and re.search(row["code"], self.reference)]
 
     def asks_only_for(self, fact, question):
         """Whether a question is an open one about a fact: "What's the limit?", but not "With 20, is it big?"."""
@@ -473,6 +500,9 @@ class Listener(Judge):
         if fact.name in memory.told and not question.text.endswith("?"):
             return True    # "I'm not sure what the -1 is for. Is it for an empty list?"
         if question.is_rest or fact.is_hidden or not fact.term or question.text in self.examples:
+            return False
+        claimed = [self.by_name[name].term for name in parts.claims]
+        if fact.term in self.kinds_by(claimed):    # "So the cost is price times weight. Where do you set the bar?"
             return False
         terms = {self.by_name[name].term for name in parts.claims} | self.mentions(text, memory).keys()
         return fact.term not in terms
@@ -681,7 +711,7 @@ class Listener(Judge):
         for fact in self.open_layer(about_topics, memory):
             if fact.aspect == "limit":
                 keys = self.by_name[fact.needs[0]].about["field"]
-                if keys <= self.requested_keys:
+                if keys <= self.labels:
                     return True
         return False
 
