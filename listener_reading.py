@@ -12,6 +12,7 @@ text. "Is the price of an order high?" becomes "Is the _figure of an row high?".
 """
 import math
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from listener_words import (
@@ -266,17 +267,14 @@ class Reader:
         A sure pattern that fits gives SURE points, and a little more the longer the match is. A hint gives LIKELY ones.
         Two hints count as much as a sure pattern, but only one does where a sure pattern fits.
         """
-        table = tables()["aspects"]
-        shadow = without("aside", self.shadow(text))
-        longest = {name: longest_match(aspect["sure"], shadow) for name, aspect in table.items()}
-        fitting = {name for name, length in longest.items() if length}
+        matches_here = aspect_matches(without("aside", self.shadow(text)))
+        fitting = {name for name, longest, hints in matches_here if longest}
         hints_that_count = 1 if fitting - {"define"} else 2
         points = {}
-        for name, aspect in table.items():
-            hints = sum(bool(hint.search(shadow)) for hint in aspect["likely"])
-            points[name] = SURE if name in fitting else 0
+        for name, longest, hints in matches_here:
+            points[name] = SURE if longest else 0
             points[name] += LIKELY * min(hints, hints_that_count)
-            points[name] += min(longest[name], LONG) / LONG
+            points[name] += min(longest, LONG) / LONG
         self.strike_out(points)
         if self.checks_kind(text):
             points.update(dict.fromkeys(BESIDE_KINDS, 0))
@@ -383,13 +381,7 @@ class Reader:
     def said(self, text):
         """kind -> tokens: what a text says, in the kinds of listener.toml."""
         text = rewritten("counted", text)
-        shadow = self.with_terms(text)
-        found = {}
-        for kind, tokens in tables()["kinds"].items():
-            found[kind] = set()
-            for token, pattern in tokens.items():
-                if pattern.search(shadow):
-                    found[kind].add(token)
+        found = {kind: set(tokens) for kind, tokens in tokens_said(self.with_terms(text))}
         found["number"] = {match[0] for match in act("number").finditer(text)}
         found["word"] = {self.spelled.get(match[1], match[1]) for match in self.vocabulary.finditer(text)}
         dull = data()["words"]["stop"] - {*self.key_words, *self.term_words}
@@ -428,5 +420,18 @@ def values_of(raw, kind):
     return list_of(values.get(kind))
 
 
-def longest_match(pattern, text):
-    return max((len(match[0]) for match in pattern.finditer(text)), default=0)
+@lru_cache(maxsize=20_000)
+def aspect_matches(shadow):
+    """[(aspect, length of the longest match of its sure patterns, how many of its hints fit)] of a text's shadow."""
+    found = []
+    for name, aspect in tables()["aspects"].items():
+        longest = max((len(match[0]) for match in aspect["sure"].finditer(shadow)), default=0)
+        found.append((name, longest, sum(bool(hint.search(shadow)) for hint in aspect["likely"])))
+    return found
+
+
+@lru_cache(maxsize=20_000)
+def tokens_said(shadow):
+    """[(kind, tokens)] of a text's shadow, in the kinds of listener.toml."""
+    return [(kind, [token for token, pattern in tokens.items() if pattern.search(shadow)])
+            for kind, tokens in tables()["kinds"].items()]
