@@ -8,7 +8,7 @@
 
 PYTHON  ?= python3
 PY      := .venv/bin/python
-PIP     := $(PY) -m pip install --quiet --disable-pip-version-check
+PIP     := $(PY) -m pip install --quiet --disable-pip-version-check --no-compile
 
 # ------------------------------------------------------------------------------------------------ set-up
 # CUDA machines take requirements.txt, all others requirements-cpu.txt.
@@ -32,6 +32,7 @@ ifeq ($(REQUIREMENTS),requirements-cpu.txt)
 else
 	$(PIP) -r $(REQUIREMENTS)
 endif
+	-$(PY) -m compileall -qq -j 0 .venv/lib    # pip would do it on one core
 	touch $@
 
 # ------------------------------------------------------------------------------------------------ demo

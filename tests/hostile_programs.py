@@ -72,7 +72,7 @@ def try_all(unsafe, without):
     task = {**HOSTILE_TASK, "ground_truth": HOSTILE_TASK["ground_truth"] + secret}
     counts = Counter()
     with ExitStack() as stack:
-        boxes = [stack.enter_context(Sandbox(1, program_timeout=1.5, unsafe=unsafe, without=without))
+        boxes = [stack.enter_context(Sandbox(1, program_timeout=1, unsafe=unsafe, without=without))
                  for _ in range(2)]    # with more than there are cores, programs starve and are tried again
         print("layers: " + json.dumps(boxes[0].layers))
         threads = stack.enter_context(ThreadPoolExecutor(len(boxes)))

@@ -155,7 +155,7 @@ def check_reward(renderer, tasks):
 def test_the_cosine_orders_pages_by_their_wrong_choices(renderer):
     tasks = []
     for level in page_tasks.LEVELS:
-        tasks += itertools.islice(page_tasks.draw_tasks("val", level, 0), 5)
+        tasks += itertools.islice(page_tasks.draw_tasks("val", level, 0), 3)
     tau, right = check_reward(renderer, tasks)
     assert tau >= 0.9 and right > 0.75, (tau, right)
 

@@ -346,7 +346,7 @@ def test_candidates_at_the_turns_of_the_best_trajectories(world, tmp_path):
     assert "in.jsonl, line 1: it lacks the key 'reward'" in play(tmp_path, *common, 1, "--out", "c.jsonl", code=2).stderr
 
 
-@pytest.mark.parametrize("count", [5, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [3, pytest.param(50, marks=pytest.mark.slow)])
 def test_kills_at_random_moments_lose_nothing_and_repeat_nothing(tmp_path, count):
     make_tasks(tmp_path / "tasks.jsonl", 30 * count)
     rng, killed, over = random.Random(count), tmp_path / "killed.jsonl", threading.Event()
@@ -910,12 +910,22 @@ def test_a_judge_that_prefers_a_place_prefers_no_sample():
     ("B", 0), ("[B].", 0), ("Message B", 0), ("A, because B is late.", 0), ("A is better than B", 0), ("A\n", 0),
     ("A\n\nIt is better than B.", 0),
     ("A closer look: B", 3), ("Neither.", 3), ("b", 3), ("Both A and B.", 3)])
-def test_what_is_no_verdict_of_a_judge_is_counted(world, tmp_path, verdict, undecided):
-    with Stub(lambda messages, rng: f"What is {rng.random()}?") as player, Stub(lambda messages, rng: verdict) as umpire:
+def test_what_is_no_verdict_of_a_judge_is_counted(verdict, undecided):
+    outs = [engines.Response(f"What about number {n}?") for n in range(4)]
+    with Stub(lambda messages, rng: verdict) as stub:
+        args = Namespace(seed=0, timeout=30, retries=0, judge=stub.url, judge_name="stub-1", model=stub.url,
+                         domain="backend")
+        judge = rollout.JudgeReward(args, rollout.Resources(args))
+        asyncio.run(judge.best({"ground_truth": "g"}, [{"role": "user", "content": "u"}], outs, ("task", 0, 0),
+                               counts := Counter()))
+    assert counts["undecided"] == undecided
+
+
+def test_undecided_comparisons_stand_in_the_record_and_in_the_report(world, tmp_path):
+    with Stub(lambda messages, rng: f"What is {rng.random()}?") as player, Stub(lambda messages, rng: "b") as umpire:
         done = play(tmp_path, "--in", world / "tasks.jsonl", "--limit", 1, "--max-turns", 1, "--model", player.url,
                     "--best-of-n", 4, "--step-reward", "judge", "--judge", umpire.url, "--out", "a.jsonl")
-    assert read_lines(tmp_path / "a.jsonl")[0].get("undecided", 0) == undecided
-    assert ("3 undecided" in done.stdout) == bool(undecided)
+    assert read_lines(tmp_path / "a.jsonl")[0]["undecided"] == 3 and "3 undecided" in done.stdout
 
 
 def other_keys(world):
