@@ -194,7 +194,8 @@ class Listener(Judge):
         """
         fresh = [name for name in asked if name not in {*new, *memory.told}]
         is_corrected = any(claims.get(name, "wrong") in CORRECTED for name in new)
-        lead = says("first", text) if fresh and (is_corrected or len(fresh) > 1) else ""
+        several = len(fresh) > 1 and sum(asked[name].text.endswith("?") for name in fresh) != 1
+        lead = says("first", text) if several or fresh and is_corrected else ""
         if fresh and not is_corrected:
             again = self.mistaken(fresh[0], asked[fresh[0]], memory)
             new = [*new, fresh[0]]
@@ -215,8 +216,11 @@ class Listener(Judge):
     def hear(self, text, memory):
         """The parts of a message."""
         parts, pieces = Parts(), self.pieces(text, memory)
-        has_question = any(self.stands_alone(piece, memory) for piece in pieces[1:])
+        alone = [n for n, piece in enumerate(pieces) if self.stands_alone(piece, memory)]    # questions
+        has_question = any(alone)
         for n, piece in enumerate(pieces):
+            if alone and n > alone[0] and piece.endswith("?") and matches("suggests_so", piece):
+                continue    # "What is big? Perhaps a price of 20?"
             now = memory.after(topics=parts.topics)
             body, tag = self.cut_tag(piece, now)
             if has_question and self.restates(piece):
@@ -273,7 +277,7 @@ class Listener(Judge):
             return False
         said = self.said(piece)
         kinds = ("field", "number", "word", "mark", "round", "ties", "form")
-        return all(said[kind] <= self.requested[kind] for kind in kinds)
+        return all(said[kind] - {"1"} <= self.requested[kind] for kind in kinds)    # "one number for each city"
 
     @cached_property
     def requested(self):
@@ -724,7 +728,8 @@ class Listener(Judge):
         heard = self.read(text, memory)
         form_is_open = any(fact.name not in memory.told for fact in self.facts_about("format"))
         asks_for_meaning = heard.terms and heard.fits("define") and re.search(r"\b(how|what|who)\b", text)
-        if heard.fits("empty") or asks_for_meaning or form_is_open and self.shows_example(text):
+        group_is_open = heard.fits("group") and any(fact.name not in memory.told for fact in self.facts_about("group"))
+        if heard.fits("empty") or group_is_open or asks_for_meaning or form_is_open and self.shows_example(text):
             return ""
         terms = {"", *heard.terms, *memory.topics[-1:]}
         terms |= self.taken_up(heard, memory)

@@ -142,8 +142,9 @@ class Judge(Matcher):
             return False
         if fact.aspect in ("count", "empty", "round") and not heard.fits(fact.aspect):
             return False
-        if fact.aspect in LIMITS and by_its_key and not named and fact.name not in memory.told:
-            # "Dino's bill is 28": a bill, and no limit
+        is_example = by_its_key or matches("comes_to", heard.text)
+        if fact.aspect in LIMITS and is_example and not named and fact.name not in memory.told:
+            # "Dino's bill is 28", "That comes to 28": a bill, and no limit
             return any(map(heard.fits, LIMITS)) or matches("bounds", heard.text)
         # "The total of the price", "guests added up over the big orders": not about which orders are meant.
         summed = heard.said["way"] & {"sum", "max"}
