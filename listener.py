@@ -161,6 +161,8 @@ class Listener(Judge):
         now = memory.after(topics=parts.topics)
         new, known = self.claimed_facts(parts.claims, memory)
         asked, instead = self.asked_facts(parts, text, now.after(new))
+        if parts.settled and parts.asks_for_yes:    # what is proposed is settled, and asks for no more
+            asked = {name: question for name, question in asked.items() if name in memory.told}
         wrong = [name for name in known if parts.claims[name] in CORRECTED]
         told, again, lead = self.to_tell(parts.claims, new, wrong, asked, text, memory)
         others = {self.by_name[name].term for name in known} - {self.by_name[name].term for name in told}
@@ -174,8 +176,10 @@ class Listener(Judge):
             words = [*self.once_more(again, text, memory), *parts.settled]
         elif instead:
             again = wrong
-            if not self.is_about_result(text):
-                again = [*wrong, *self.details_taken_up(self.said(text), memory, ["word", "number"])]
+            if parts.asks_for_yes and self.is_about_outcome(text):    # "So the two are A12 and C40, right?"
+                again = [*again, *self.told_of_result(memory)]
+            if parts.asks_for_yes or not self.is_about_result(text):
+                again = [*again, *self.details_taken_up(self.said(text), memory, ["word", "number"])]
             words = [*self.once_more(again, text, memory), *instead[:2]]
         elif known or asked:
             words = self.once_more([*known, *asked], text, memory, asked)
@@ -377,17 +381,27 @@ class Listener(Judge):
         found = {*names, *(fact.name for fact in self.facts if not fact.term and fact.aspect in aspects)}
         if not all(self.asks_only_for(self.by_name[name], (asked or {}).get(name)) for name in names):
             said, terms = self.said(text), {self.by_name[name].term for name in names}
+            if said["number"]:    # "With 20, and Ann as a regular, is it big?"
+                terms |= self.mentions(text, memory).keys()
             for fact in self.facts:
                 is_formula = fact.aspect == "formula" and fact.about["field"] <= said["field"]
                 if is_formula or fact.shared(said, "number") or fact.shared(said, "word"):
                     terms.add(fact.term)
             terms |= set(chain(*map(self.measures_of, terms)))
             found |= {fact.name for fact in self.facts if fact.term and fact.term in terms}
-            if matches("outcome", text) or self.shows_example(text):    # "So the list would be A12, C40?"
+            if self.is_about_outcome(text):
                 found |= {fact.name for fact in self.facts_about("ties", "count", "round", *ONCE)}
                 settled = self.settled_about_result(memory)
         known = [self.by_name[name] for name in dict.fromkeys(memory.told) if name in found]
         return [*self.in_groups(known, text, memory), *settled]
+
+    def is_about_outcome(self, text):
+        """Whether a text may be about the result or a part of it: "So the list would be A12, C40?"."""
+        return bool(matches("outcome", text) or self.shows_example(text))
+
+    def told_of_result(self, memory):
+        """The details that were told about the result: its order, ties, number and form."""
+        return [name for name in memory.told if self.by_name[name].aspect in (*RESULT, "order")]
 
     def settled_about_result(self, memory):
         """What the reference settles about the result, given what was told."""
@@ -495,6 +509,8 @@ class Listener(Judge):
         names_key = heard.said["field"] and not heard.terms
         if not taken_up and names_key:    # "So the quantity plays no part?"
             taken_up = [name for name in memory.told if self.by_name[name].term in memory.topics[-1:]]
+        if not taken_up and self.is_about_outcome(text):
+            taken_up = self.told_of_result(memory)
         if taken_up:    # "So the answer is just the number 0?"
             return " ".join(self.once_more(taken_up, text, memory))
         return self.lost(heard, memory)

@@ -638,3 +638,78 @@ def test_a_quoted_hedge_asks_for_the_exception_of_its_term():
                 assert fact["detail"] in new, (message, reply, fact["reply"])
                 count += 1
     assert count
+
+
+# ---- Messages of several sentences
+
+
+@pytest.mark.parametrize("end", [" Is that right?", " Would you say so, too?", " Did I get that right?"])
+def test_a_proposal_may_end_with_a_sentence_of_its_own(end):
+    """It says the same as "..., right?"."""
+    for task, fact in facts_with("define")[:60]:
+        told = [fact["detail"]]
+        words = words_of(task, w.themes()[task["plan"]["theme"]], fact["term"])
+        proposal = "So it's {T} if the {key} is 20".format(key=fact["values"]["field"][0], **words)
+        replies = [reply_after(task, told, text)[0] for text in (f"{proposal}.{end}", f"{proposal}, right?")]
+        assert AGAIN.sub("", replies[0]) == AGAIN.sub("", replies[1])
+
+
+@pytest.mark.parametrize("form", ["I'd give you [\"A12\", \"A07\"]. Would you say so, too?",
+                                  "So the first two entries would be A12 and A07, right?"])
+def test_an_example_of_the_result_is_answered_with_order_ties_and_number(form):
+    for task, fact in facts_with("ties"):
+        result = [each for each in task["facts"] if each["aspect"] in ("order", "ties", "count")]
+        known = [each["detail"] for each in task["facts"] if each["aspect"] in ("order", "ties", "count", "format")]
+        reply, told = reply_after(task, known, form)
+        assert all(each["reply"] in reply for each in result) and not told, (form, reply)
+
+
+@pytest.mark.parametrize("form", [
+    "So I divide by the number of {T} {nouns}, not by all of them. Is that right?",
+    "Is the average over the {T} {nouns} only?", "What's the divisor of the average?"])
+def test_what_an_average_is_over_is_settled(form):
+    count = 0
+    for task in drafts():
+        if task["plan"]["shape"] == "average":
+            words = words_of(task, w.themes()[task["plan"]["theme"]], task["plan"]["kinds"][0])
+            reply, told = reply_after(task, [], form.format(**words))
+            assert "I divide by how many these are" in reply and not told, (form, reply)
+            count += 1
+    assert count > 9
+
+
+@pytest.mark.parametrize("suggestion", ["For instance, is it 1000 or more?", "Maybe at least 1000?",
+                                        "Perhaps it's something that only you can know?"])
+def test_a_suggestion_after_a_question_is_no_second_one(suggestion):
+    for task, theme, name, key, *_ in some_kinds():
+        words = words_of(task, theme, name)
+        reply, told = reply_after(task, [], f"What do you mean by {words['T']} {words['nouns']}? {suggestion}")
+        assert told == [f"{name}.define"] and reply == by_name(task)[told[0]]["reply"], (suggestion, reply)
+
+
+def test_who_restates_a_formula_and_asks_for_a_limit_gets_that():
+    """What an example comes to is no limit, and the limit of another term is no aside."""
+    count = 0
+    for task, fact in facts_with("limit"):
+        formula = [each for each in task["facts"] if each["aspect"] == "formula" and fact["needs"][0] in each.get("needs", [])]
+        if formula and "number" in fact["values"]:
+            message = f"So it's {formula[0]['term']} that counts, which makes 9. Where do you set the bar for that?"
+            told = reply_after(task, [formula[0]["detail"]], message)[1]
+            assert told == [fact["detail"]], (message, told)
+            count += 1
+    assert count > 5
+
+
+@pytest.mark.parametrize("form", ["I noticed the little word '{hedge}'. Are some {nouns} worth something else?",
+                                  "Does '{hedge}' mean that some {nouns} are treated differently?"])
+def test_a_hedge_in_quotes_asks_for_its_exception(form):
+    count = 0
+    for task, fact in facts_with("extra"):
+        base = by_name(task)[fact["needs"][0]]
+        hedge = re.match(r"(Normally|Usually|Mostly|Basically|As a rule)\b", base["reply"])
+        if hedge:
+            words = w.common_words(task["plan"])
+            told = reply_after(task, [base["detail"]], form.format(hedge=hedge[0].lower(), **words))[1]
+            assert told == [fact["detail"]], (form, told)
+            count += 1
+    assert count > 5
