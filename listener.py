@@ -169,21 +169,16 @@ class Listener(Judge):
         if (new or parts.asks_for_yes) and len(others) > 1:    # a summary
             again = known
         if told:
-            words = [*self.once_more(again, text, memory), lead, *parts.settled,
-                     *self.labelled(told, text, memory, several=lead)]
+            instead = []
         elif parts.settled:
-            again = [*known, *asked] if parts.asks_for_yes else []
-            words = [*self.once_more(again, text, memory), *parts.settled]
+            again, instead = [*known, *asked] if parts.asks_for_yes else [], []
         elif instead:
-            again = wrong
-            if parts.asks_for_yes and self.is_about_outcome(text):    # "So the two are A12 and C40, right?"
-                again = [*again, *self.told_of_result(memory)]
-            if parts.asks_for_yes or not self.is_about_result(text):
-                again = [*again, *self.details_taken_up(self.said(text), memory, ["word", "number"])]
-            words = [*self.once_more(again, text, memory), *instead[:2]]
-        elif known or asked:
-            words = self.once_more([*known, *asked], text, memory, asked)
+            again = [*wrong, *asked, *self.told_beside(parts, text, memory)]
         else:
+            again = [*known, *asked]
+        words = [*self.once_more(again, text, memory, asked), lead, *parts.settled,
+                 *self.labelled(told, text, memory, several=lead), *instead[:2]]
+        if not any(words):
             words = [self.reply_to_nothing(message, text, now)]
         last = [self.by_name[name].term for name in [*asked, *known, *told]][-1:]
         told = self.with_implied(told, memory.told)
@@ -209,6 +204,18 @@ class Listener(Judge):
                      if self.by_name[name].term in terms]
         return self.with_needed(new, memory.told), again, lead
 
+    def told_beside(self, parts, text, memory):
+        """The details to say again before a sentence about what the task has no detail of: those that a text takes up.
+
+        What a proposal says of the result may go by all that was told about it: "So the two are A12 and C40, right?"
+        """
+        found = []
+        if parts.asks_for_yes and self.is_about_outcome(text):
+            found += self.told_of_result(memory)
+        if parts.asks_for_yes or not self.is_about_result(text):
+            found += self.details_taken_up(self.said(text), memory, ["word", "number"])
+        return found
+
     def with_zeros(self, text):
         """A text in which to have no delay is to have a delay of 0, unless it is about what is listed."""
         if matches("listing", text):
@@ -223,7 +230,8 @@ class Listener(Judge):
         alone = [n for n, piece in enumerate(pieces) if self.stands_alone(piece, memory)]    # questions
         has_question = any(alone)
         for n, piece in enumerate(pieces):
-            if alone and n > alone[0] and piece.endswith("?") and matches("suggests_so", piece):
+            suggests = alone and n > alone[0] and matches("suggests_so", piece)
+            if suggests and piece.endswith("?"):
                 continue    # "What is big? Perhaps a price of 20?"
             now = memory.after(topics=parts.topics)
             body, tag = self.cut_tag(piece, now)
@@ -244,7 +252,11 @@ class Listener(Judge):
                 if not tag:
                     continue
             proposal = body if tag and not is_example else ""    # "..., right?" without its end
+            before = parts.claims
             self.hear_sentence(parts, piece, proposal, now)
+            if suggests:    # "What is big? For example, when it has 4 pieces or more." is not about the number of entries
+                parts.claims = before | {name: grade for name, grade in parts.claims.items()
+                                         if self.by_name[name].term in now.topics}
         if parts.scene and not (parts.questions or parts.claims or parts.settled):
             parts.questions.append(Question(parts.scene.strip(), "", memory, False))
         return parts
@@ -390,9 +402,10 @@ class Listener(Judge):
             terms |= set(chain(*map(self.measures_of, terms)))
             found |= {fact.name for fact in self.facts if fact.term and fact.term in terms}
             if self.is_about_outcome(text):
-                found |= {fact.name for fact in self.facts_about("ties", "count", "round", *ONCE)}
+                form = ("format", "between") if self.shows_example(text) else ()
+                found |= {fact.name for fact in self.facts_about("ties", "count", "round", *form, *ONCE)}
                 settled = self.settled_about_result(memory)
-        known = [self.by_name[name] for name in dict.fromkeys(memory.told) if name in found]
+        known = [fact for fact in self.facts if fact.name in memory.told and fact.name in found]
         return [*self.in_groups(known, text, memory), *settled]
 
     def is_about_outcome(self, text):
@@ -411,8 +424,13 @@ class Listener(Judge):
 
     def asks_only_for(self, fact, question):
         """Whether a question is an open one about a fact: "What's the limit?", but not "With 20, is it big?"."""
-        is_open = question and question.text.endswith("?") and matches("asks", question.text)
-        return is_open and fact.aspect in self.surely_about(question.text)
+        if not question or not question.text.endswith("?") or not matches("asks", question.text):
+            return False
+        said = self.said(question.text)
+        for other in self.facts:    # "In the rain with 3 riders: is it lonely or not?"
+            if other.is_hidden and other.term == fact.term != "" and other != fact and other.shared(said, "word"):
+                return False
+        return fact.aspect in self.surely_about(question.text)
 
     def in_groups(self, facts, text, memory):
         """Facts that were told, by term, and what each group is about if there are several, or if it is not named."""
@@ -459,12 +477,21 @@ class Listener(Judge):
             fact, other = self.answer(question.text, question.scene, then)
             if fact and parts.claims and self.is_aside(fact, question, parts, text, memory):
                 continue
+            if fact and fact.is_hidden and fact.name in memory.told:    # "Is there an order to which that does not apply?"
+                instead.append(self.no_others(fact, question.text, memory))
             if fact and fact.name not in parts.claims:
                 asked.setdefault(self.next_told(fact, question, memory), question)
             elif not fact and (question.text.endswith("?") or only_one):
                 unclear = says("unclear", text, fill=question.text) if question.is_rest else ""
                 instead.append(other or unclear)
         return asked, [*filter(None, instead)]
+
+    def no_others(self, fact, text, memory):
+        """That there are no exceptions about a term beside one that was told, or "" if there are."""
+        terms = {fact.term, *self.measures_of(fact.term)}
+        if any(other.term in terms and other.name not in memory.told for other in self.facts_about(*HIDDEN)):
+            return ""
+        return says("no_others", text, fill=self.spoken(fact.term, text))
 
     def next_told(self, fact, question, memory):
         """The detail that answers a question about a fact: what must be told before it comes first.
@@ -590,8 +617,9 @@ class Listener(Judge):
             return self.anything(heard, memory, best)
         if surely and best in HIDDEN and heard.terms:
             hidden = self.hidden_about(heard.terms, memory)
-            if hidden and matches("further", question) and all(each.name in memory.told for each in hidden):
-                return None, says("no_others", question, fill=self.spoken(next(iter(heard.terms)), question))
+            others = matches("further", question) and hidden and self.no_others(hidden[0], question, memory)
+            if others:
+                return None, others
             layer = self.open_layer(heard, memory)
             if not hidden and layer and matches("what_makes", self.shadow(question)):    # "Which cities always count?"
                 return max(layer, key=lambda fact: self.score(fact, heard, memory)), ""
@@ -659,6 +687,9 @@ class Listener(Judge):
         limits = [other for other in layer if other.aspect == "limit"]
         if fact and fact.aspect == "define" and fact.name in memory.told and limits and heard.said["number"]:
             return limits[0]    # "Would you call it big with a price of 20?"
+        if fact and fact.aspect == "limit" and fact.name in memory.told and fact.shared(heard.said, "number"):
+            edges = [other for other in layer if other.aspect == "edge"]
+            fact = edges[0] if edges else fact    # "Is it still big with a price of 20?"
         repeats = fact and fact.name in memory.told and fact.aspect in HEADS
         repeats = repeats and self.points(fact, heard) < SURE
         is_bare = act("bare").fullmatch(question) and not heard.terms and not aspects    # "And the rest?"
@@ -682,7 +713,8 @@ class Listener(Judge):
         if scene:
             heard = self.heard_in_scene(heard, question, scene, memory)
         # A condition names the aspect, wherever it stands: "If two are equal, what do you want to see?"
-        quotes_hedge = matches("quotes", scene) and matches("hedge", scene)    # "You said usually. Which ones are big?"
+        # "You said usually. Which ones are big?", but not "You said usually. First, how long must it be?"
+        quotes_hedge = matches("quotes", scene) and matches("hedge", scene) and not heard.fits("limit")
         conditions = [scene] if quotes_hedge or matches("cases", scene) else []
         if best != "absent":    # "If a mechanic has no repairs, ..."
             conditions += [match[0] for match in act("condition").finditer(question)]
@@ -690,7 +722,7 @@ class Listener(Judge):
             condition = heard._replace(aspects=aspects)
             named, surely_named = condition.best_aspect()
             if surely_named and named in (*RESULT, *HIDDEN, "edge"):
-                heard, best, surely = condition, named, True
+                heard, best, surely = heard._replace(aspects={named: aspects[named]}), named, True
         if self.asks_for_one(question):
             heard = heard._replace(aspects={"except": CERTAIN})
         if "round" in self.aspects_here and re.search(r"\d\.\d", question):    # all that is given is whole
@@ -745,12 +777,17 @@ class Listener(Judge):
         form_is_open = any(fact.name not in memory.told for fact in self.facts_about("format"))
         asks_for_meaning = heard.terms and heard.fits("define") and re.search(r"\b(how|what|who)\b", text)
         group_is_open = heard.fits("group") and any(fact.name not in memory.told for fact in self.facts_about("group"))
-        if heard.fits("empty") or group_is_open or asks_for_meaning or form_is_open and self.shows_example(text):
+        about_round = "round" in self.aspects_here and (heard.fits("round") or re.search(r"\d\.\d", text))
+        if heard.fits("empty") or about_round or group_is_open or asks_for_meaning or (
+                form_is_open and self.shows_example(text)):
             return ""
         terms = {"", *heard.terms, *memory.topics[-1:]}
         terms |= self.taken_up(heard, memory)
         told = [fact for fact in self.facts if fact.name in memory.told
                 and (fact.term in terms or fact.aspect in ONCE)]
+        known = self.requested_keys.union(self.labels, *(fact.about["field"] for fact in told))
+        if " or " in text and heard.said["field"] - known:
+            told = []    # "Does the bonus go into the total, or only the score?"
         with_terms, shadow = self.with_terms(text), self.shadow(text)
         found = []
         for row in tables()["settled"]:

@@ -93,6 +93,8 @@ class Reader:
         self.learn_words(task, raws)
         self.facts = [self.fact(n, raw) for n, raw in enumerate(raws)]
         self.by_name = {fact.name: fact for fact in self.facts}
+        groups = re.search(r"\b(table|totals|names)\b", self.reference)
+        self.has_groups = bool(groups) or "found" not in self.reference    # of which some may have no rows
         self.aspects_here = {fact.aspect for fact in self.facts}
         self.settled_by_facts = {(fact.term, fact.aspect) for fact in self.facts}
         self.open_terms = {fact.term for fact in self.facts if not fact.needs}    # terms of the request
@@ -275,6 +277,8 @@ class Reader:
             points[name] = SURE if longest else 0
             points[name] += LIKELY * min(hints, hints_that_count)
             points[name] += min(longest, LONG) / LONG
+        if not self.has_groups:
+            points["absent"] = 0
         self.strike_out(points)
         if self.checks_kind(text):
             points.update(dict.fromkeys(BESIDE_KINDS, 0))
@@ -317,7 +321,8 @@ class Reader:
         rows = [weights[feature] for feature in features(text) if feature in weights]
         odds = {}
         for name, aspect in tables()["aspects"].items():
-            if not aspect["needs"].search(text):
+            is_empty = name == "absent" and heard.fits("empty")    # by its patterns, which tell the two apart
+            if not aspect["needs"].search(text) or is_empty or name == "absent" and not self.has_groups:
                 continue
             evidence = max(UNLIKELY, sum(row[name] for row in rows))
             patterns = heard.aspects.get(name, 0)

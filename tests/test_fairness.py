@@ -713,3 +713,56 @@ def test_a_hedge_in_quotes_asks_for_its_exception(form):
             assert told == [fact["detail"]], (form, told)
             count += 1
     assert count > 5
+
+
+@pytest.mark.parametrize("form", ["If two {names} have the same total {goal}, who is listed first?",
+                                  "When two of them have an equal {goal}, which one leads?"])
+def test_ties_in_a_measure_are_ties(form):
+    """The condition says what is asked, whatever term it names."""
+    count = 0
+    for task, fact in facts_with("ties"):
+        order = next(each for each in task["facts"] if each["aspect"] == "order")
+        goal = order.get("values", {}).get("field", [""])[0]
+        if f"{goal}.formula" in by_name(task):
+            words = w.common_words(task["plan"]) | {"goal": task["terms"][goal]["names"][0]}
+            told = reply_after(task, [order["detail"], f"{goal}.formula"], form.format(**words))[1]
+            assert told == ["ties"], (form, words, told)
+            count += 1
+    assert count > 5
+
+
+def test_the_number_of_a_limit_asks_for_its_edge():
+    for task, fact in facts_with("edge"):
+        limit = by_name(task)[fact["needs"][0]]
+        words = words_of(task, w.themes()[task["plan"]["theme"]], fact["term"])
+        number = limit["values"]["number"][0]
+        told = reply_after(task, [limit["detail"]], f"Does {number} still make one {words['T']}?")[1]
+        assert told == [fact["detail"]], (number, words["T"], told)
+
+
+@pytest.mark.parametrize("form", [
+    "What about one that has {nouns} in the list, but no {T} ones: should it appear with the number 0, or not appear?",
+    "If there are {nouns} of a kind, but none of them is {T}, shall I leave the kind out, or show it with a 0?"])
+def test_a_group_is_left_out_or_shown_with_a_zero(form):
+    for task, fact in facts_with("group"):
+        words = words_of(task, w.themes()[task["plan"]["theme"]], task["plan"]["kinds"][0])
+        reply, told = reply_after(task, ["group"], form.format(**words))
+        assert "left out" in reply and not told, (form, reply)
+
+
+def test_none_at_all_is_an_empty_result():
+    count = Counter()
+    for task, fact in facts_with("empty"):
+        if task["plan"]["shape"] in ("line", "rows", "total", "average"):
+            words = words_of(task, w.themes()[task["plan"]["theme"]], task["plan"]["kinds"][0])
+            message = "And what should it say on a day without any {T} {nouns}?".format(**words)
+            count[reply_after(task, [f"{task['plan']['kinds'][0]}.define"], message)[1] == ["empty"]] += 1
+    assert count[True] >= 0.9 * count.total() and count.total() > 20, count
+
+
+def test_who_asks_again_for_exceptions_hears_that_there_are_no_others():
+    for task, fact in facts_with("except"):
+        words = words_of(task, w.themes()[task["plan"]["theme"]], fact["term"])
+        message = "Are there any exceptions to what counts as {T}?".format(**words)
+        reply, told = reply_after(task, [each["detail"] for each in task["facts"]], message)
+        assert fact["reply"] in reply and "no other exceptions" in reply and not told, reply
