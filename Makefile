@@ -32,7 +32,8 @@ ifeq ($(REQUIREMENTS),requirements-cpu.txt)
 else
 	$(PIP) -r $(REQUIREMENTS)
 endif
-	-$(PY) -m compileall -qq -j 0 .venv/lib    # pip would do it on one core
+	@# pip would compile on one core. Some packages hold files that are no Python: they fail, and nobody imports them.
+	$(PY) -m compileall -qq -j 0 .venv/lib || true
 	touch $@
 
 # ------------------------------------------------------------------------------------------------ demo

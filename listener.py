@@ -228,7 +228,7 @@ class Listener(Judge):
         """The parts of a message."""
         parts, pieces = Parts(), self.pieces(text, memory)
         alone = [n for n, piece in enumerate(pieces) if self.stands_alone(piece, memory)]    # questions
-        has_question = any(alone)
+        has_question = any(n > 0 for n in alone)
         for n, piece in enumerate(pieces):
             suggests = alone and n > alone[0] and matches("suggests_so", piece)
             if suggests and piece.endswith("?"):
@@ -254,7 +254,7 @@ class Listener(Judge):
             proposal = body if tag and not is_example else ""    # "..., right?" without its end
             before = parts.claims
             self.hear_sentence(parts, piece, proposal, now)
-            if suggests:    # "What is big? For example, when it has 4 pieces or more." is not about the number of entries
+            if suggests:    # "What is big? For example, when it has 4 pieces." is not about the number of entries
                 parts.claims = before | {name: grade for name, grade in parts.claims.items()
                                          if self.by_name[name].term in now.topics}
         if parts.scene and not (parts.questions or parts.claims or parts.settled):
@@ -273,11 +273,15 @@ class Listener(Judge):
             else:
                 pieces += sentences(act("joint").sub("?\n", act("preamble").sub(r"\1.\n", sentence)))
         pieces = [piece for piece in pieces if not act("filler").fullmatch(piece)] or pieces
+        return self.with_their_tags(pieces, memory)
+
+    def with_their_tags(self, pieces, memory):
+        """Sentences, of which those that only ask for a yes are joined to those before: "It's 20. Is that so?"."""
         proposals = []
         for piece in pieces:
             follows = proposals and any(self.said(proposals[-1]).values())
             if follows and piece.endswith("?") and self.only_asks_for_a_yes(piece[:-1], memory):
-                proposals[-1] = f"{proposals[-1].rstrip('.!?')}, right?"    # "It's 20. Is that so?" is "It's 20, right?"
+                proposals[-1] = f"{proposals[-1].rstrip('.!?')}, right?"
             else:
                 proposals.append(piece)
         return proposals
@@ -419,8 +423,7 @@ class Listener(Judge):
     def settled_about_result(self, memory):
         """What the reference settles about the result, given what was told."""
         told = {"", *(self.by_name[name].aspect for name in memory.told)}
-        return [row["says"] for row in tables()["settled"]
-                if row.get("of_result") and row["about"] in told and re.search(row["code"], self.reference)]
+        return [row["says"] for row in self.settled_here if row.get("of_result") and row["about"] in told]
 
     def asks_only_for(self, fact, question):
         """Whether a question is an open one about a fact: "What's the limit?", but not "With 20, is it big?"."""
@@ -477,7 +480,7 @@ class Listener(Judge):
             fact, other = self.answer(question.text, question.scene, then)
             if fact and parts.claims and self.is_aside(fact, question, parts, text, memory):
                 continue
-            if fact and fact.is_hidden and fact.name in memory.told:    # "Is there an order to which that does not apply?"
+            if fact and fact.is_hidden and fact.name in memory.told:    # "Does that not apply to some orders?"
                 instead.append(self.no_others(fact, question.text, memory))
             if fact and fact.name not in parts.claims:
                 asked.setdefault(self.next_told(fact, question, memory), question)
@@ -548,11 +551,10 @@ class Listener(Judge):
             return True    # "I'm not sure what the -1 is for. Is it for an empty list?"
         if question.is_rest or fact.is_hidden or not fact.term or question.text in self.examples:
             return False
-        claimed = [self.by_name[name].term for name in parts.claims]
+        claimed = {self.by_name[name].term for name in parts.claims}
         if fact.term in self.kinds_by(claimed):    # "So the cost is price times weight. Where do you set the bar?"
             return False
-        terms = {self.by_name[name].term for name in parts.claims} | self.mentions(text, memory).keys()
-        return fact.term not in terms
+        return fact.term not in claimed | self.mentions(text, memory).keys()
 
     def is_about_result(self, text):
         return not self.surely_about(text).isdisjoint(RESULT)
@@ -769,17 +771,25 @@ class Listener(Judge):
 
     # ---- What the reference settles
 
+    @cached_property
+    def settled_here(self):
+        """The rows of [[settled]] that are true of the reference."""
+        return [row for row in tables()["settled"] if re.search(row["code"], self.reference)]
+
+    def is_open(self, aspect, memory):
+        """Whether a fact of an aspect was not told yet."""
+        return any(fact.name not in memory.told for fact in self.facts_about(aspect))
+
     def settled_by_reference(self, text, memory):
         """What the reference itself settles, or "": how far something reaches, and whether a name comes once."""
         if not text.endswith("?") or matches("on_limit", text) or matches("bounds", text) and " or " not in text:
             return ""
         heard = self.read(text, memory)
-        form_is_open = any(fact.name not in memory.told for fact in self.facts_about("format"))
         asks_for_meaning = heard.terms and heard.fits("define") and re.search(r"\b(how|what|who)\b", text)
-        group_is_open = heard.fits("group") and any(fact.name not in memory.told for fact in self.facts_about("group"))
         about_round = "round" in self.aspects_here and (heard.fits("round") or re.search(r"\d\.\d", text))
-        if heard.fits("empty") or about_round or group_is_open or asks_for_meaning or (
-                form_is_open and self.shows_example(text)):
+        asks_for_group = heard.fits("group") and self.is_open("group", memory)
+        asks_for_form = self.is_open("format", memory) and self.shows_example(text)
+        if heard.fits("empty") or about_round or asks_for_group or asks_for_form or asks_for_meaning:
             return ""
         terms = {"", *heard.terms, *memory.topics[-1:]}
         terms |= self.taken_up(heard, memory)
@@ -790,12 +800,12 @@ class Listener(Judge):
             told = []    # "Does the bonus go into the total, or only the score?"
         with_terms, shadow = self.with_terms(text), self.shadow(text)
         found = []
-        for row in tables()["settled"]:
+        for row in self.settled_here:
             facts = [fact for fact in told if fact.aspect == row["about"]]
             if not row["about"]:
                 facts = self.facts[:1]
             asks = row["asks"].search(with_terms) or row["asks"].search(shadow)
-            if facts and asks and re.search(row["code"], self.reference):
+            if facts and asks:
                 measure = f"{facts[-1].term} of each {self.row}"
                 found.append(row["says"].format(measure=measure, row=self.row))
         return " ".join(dict.fromkeys(found[:2]))

@@ -321,8 +321,9 @@ class Reader:
         rows = [weights[feature] for feature in features(text) if feature in weights]
         odds = {}
         for name, aspect in tables()["aspects"].items():
-            is_empty = name == "absent" and heard.fits("empty")    # by its patterns, which tell the two apart
-            if not aspect["needs"].search(text) or is_empty or name == "absent" and not self.has_groups:
+            if name == "absent" and (not self.has_groups or heard.fits("empty")):    # its patterns tell the two apart
+                continue
+            if not aspect["needs"].search(text):
                 continue
             evidence = max(UNLIKELY, sum(row[name] for row in rows))
             patterns = heard.aspects.get(name, 0)

@@ -90,7 +90,8 @@ def kinds():
                     details.get(f"{name}.except") or ["none", "", ""]
 
 
-def words_of(task, theme, name, label="", word=""):
+def words_of(task, name, label="", word=""):
+    theme = w.themes()[task["plan"]["theme"]]
     words = w.common_words(task["plan"]) | w.kind_words(theme, name)
     return words | (w.label_words(theme, label, [word]) if label else {})
 
@@ -137,7 +138,7 @@ WORDS = [      # {phrase} a word of the rows, as one says it
 def test_a_number_is_answered_with_the_limit(form):
     count = Counter()
     for task, theme, name, key, limit, *_ in some_kinds():
-        words = words_of(task, theme, name)
+        words = words_of(task, name)
         for n in (limit - 1, limit, limit + 4):
             question = form.format(n=n, m=n + 1, f=key, a_noun=w.a(words["noun"]), **words)
             reply, told = said_of(task, name, question)
@@ -152,7 +153,7 @@ def test_a_number_with_a_word_is_answered_with_all_that_settles_it(form):
     for task, theme, name, key, limit, join, label, values, (way, other, word, *_) in some_kinds():
         cases = [(label, each) for each in theme.words[label][1]] if join else [(other, word)] if way != "none" else []
         for column, each in cases:
-            words = words_of(task, theme, name, column, each)
+            words = words_of(task, name, column, each)
             for n in (limit, limit + 3):
                 question = form.format(n=n, m=n + 1, f=key, limit=limit, a_noun=w.a(words["noun"]), **words)
                 reply, told = said_of(task, name, question)
@@ -230,7 +231,7 @@ def test_averages_and_counts_are_of_the_whole_list(form):
     for task, fact in facts_with("limit"):
         name = fact["term"]
         if task["details"][f"{name}.limit"] == "average" or "#" in task["details"][f"{name}.define"]:
-            words = words_of(task, w.themes()[task["plan"]["theme"]], name)
+            words = words_of(task, name)
             reply, _ = reply_after(task, [fact["detail"]], form.format(term=words["T"], **words))
             assert "whole list" in reply and not AGAIN.match(reply), (form, reply)
             count += 1
@@ -254,7 +255,7 @@ def test_who_does_not_follow_the_limit_is_an_exception(form):
     for task, theme, name, key, limit, *_, exception in kinds():
         if limit < 3:
             continue    # two that are the same are tied
-        words = words_of(task, theme, name)
+        words = words_of(task, name)
         reply, told = reply_after(task, [f"{name}.limit"], form.format(n=limit, a_noun=w.a(words["noun"]), **words))
         count[exception[0] != "none"] += 1
         assert told == [f"{name}.except"] * (exception[0] != "none"), (form, reply, told, exception)
@@ -280,7 +281,7 @@ def test_a_condition_with_a_proposal_is_one_question(form):
 def test_a_wrong_key_is_not_accepted_quietly(form):
     for task, theme, name, key, *_ in kinds():
         other = next(each for each in theme.numbers if each not in task["details"][f"{name}.define"])
-        words = words_of(task, theme, name)
+        words = words_of(task, name)
         reply, _ = reply_after(task, [f"{name}.define"], form.format(wrong=other, term=words["T"], P=words["P"]))
         assert settling(task, name, "define")[0] in reply, (form, reply)
 
@@ -304,7 +305,7 @@ def test_the_numbers_of_a_formula_are_answered_with_it_and_the_limit(form):
     for task, fact in facts_with("formula"):
         for name in task["plan"]["kinds"]:
             if f"{name}.define" in (fact.get("needs") or []) and f"{name}.limit" in by_name(task):
-                words = words_of(task, w.themes()[task["plan"]["theme"]], name)
+                words = words_of(task, name)
                 case = " and ".join(f"{n} {key}" for n, key in enumerate(fact["values"]["field"], 3))
                 question = form.format(case=case, a_noun=w.a(words["noun"]), **words)
                 told = [each["detail"] for each in task["facts"] if each["detail"].startswith(f"{name}.")]
@@ -325,7 +326,7 @@ def test_the_average_itself_is_no_riddle(form):
     for task, fact in facts_with("limit"):
         field = by_name(task)[fact["needs"][0]]["values"]["field"]
         if task["details"][fact["detail"]] == "average" and len(field) == 1:
-            words = words_of(task, w.themes()[task["plan"]["theme"]], fact["term"])
+            words = words_of(task, fact["term"])
             reply, _ = said_of(task, fact["term"], form.format(f=field[0], **words))
             assert fact["reply"] in reply, (form, reply)
             count += 1
@@ -393,7 +394,7 @@ def test_a_sum_over_a_kind_is_answered_with_the_formula(form):
             told = [each["detail"] for each in task["facts"] if each["aspect"] in ("define", "formula")]
             formula = re.sub(r"[*]", " times ", task["details"][fact["detail"]])
             formula = formula.replace("+", " plus ").replace("-", " minus ")
-            words = words_of(task, w.themes()[task["plan"]["theme"]], task["plan"]["kinds"][0])
+            words = words_of(task, task["plan"]["kinds"][0])
             reply, _ = reply_after(task, told, form.format(formula=formula, **words))
             assert fact["reply"] in reply, reply
 
@@ -407,7 +408,7 @@ def test_a_sum_over_a_kind_is_answered_with_the_formula(form):
 def test_whether_there_are_others_is_no_case_but_asks_for_exceptions(form):
     wrong, count = [], Counter()
     for task, theme, name, key, limit, join, label, values, exception in kinds():
-        words = words_of(task, theme, name)
+        words = words_of(task, name)
         question = form.format(T=words["T"], a_noun=w.a(words["noun"]), nouns=words["nouns"], f=key)
         known = [each["detail"] for each in task["facts"]
                  if each["detail"].startswith(f"{name}.") and each["aspect"] != "except"]
@@ -422,7 +423,7 @@ def test_whether_there_are_others_is_no_case_but_asks_for_exceptions(form):
                                   "Would you call {a_noun} {T} if its {f} was {n}?"])
 def test_a_case_gets_no_verdict_before_the_limit_is_told(form):
     for task, theme, name, key, limit, join, *_ in kinds():
-        words = words_of(task, theme, name)
+        words = words_of(task, name)
         for n in (max(0, limit - 4), limit + 4):
             question = form.format(a_noun=w.a(words["noun"]), f=key, n=n, T=words["T"])
             reply, told = reply_after(task, [f"{name}.define"], question)
@@ -648,7 +649,7 @@ def test_a_proposal_may_end_with_a_sentence_of_its_own(end):
     """It says the same as "..., right?"."""
     for task, fact in facts_with("define")[:60]:
         told = [fact["detail"]]
-        words = words_of(task, w.themes()[task["plan"]["theme"]], fact["term"])
+        words = words_of(task, fact["term"])
         proposal = "So it's {T} if the {key} is 20".format(key=fact["values"]["field"][0], **words)
         replies = [reply_after(task, told, text)[0] for text in (f"{proposal}.{end}", f"{proposal}, right?")]
         assert AGAIN.sub("", replies[0]) == AGAIN.sub("", replies[1])
@@ -671,7 +672,7 @@ def test_what_an_average_is_over_is_settled(form):
     count = 0
     for task in drafts():
         if task["plan"]["shape"] == "average":
-            words = words_of(task, w.themes()[task["plan"]["theme"]], task["plan"]["kinds"][0])
+            words = words_of(task, task["plan"]["kinds"][0])
             reply, told = reply_after(task, [], form.format(**words))
             assert "I divide by how many these are" in reply and not told, (form, reply)
             count += 1
@@ -682,7 +683,7 @@ def test_what_an_average_is_over_is_settled(form):
                                         "Perhaps it's something that only you can know?"])
 def test_a_suggestion_after_a_question_is_no_second_one(suggestion):
     for task, theme, name, key, *_ in some_kinds():
-        words = words_of(task, theme, name)
+        words = words_of(task, name)
         reply, told = reply_after(task, [], f"What do you mean by {words['T']} {words['nouns']}? {suggestion}")
         assert told == [f"{name}.define"] and reply == by_name(task)[told[0]]["reply"], (suggestion, reply)
 
@@ -691,7 +692,8 @@ def test_who_restates_a_formula_and_asks_for_a_limit_gets_that():
     """What an example comes to is no limit, and the limit of another term is no aside."""
     count = 0
     for task, fact in facts_with("limit"):
-        formula = [each for each in task["facts"] if each["aspect"] == "formula" and fact["needs"][0] in each.get("needs", [])]
+        formula = [each for each in task["facts"]
+                   if each["aspect"] == "formula" and fact["needs"][0] in each.get("needs", [])]
         if formula and "number" in fact["values"]:
             message = f"So it's {formula[0]['term']} that counts, which makes 9. Where do you set the bar for that?"
             told = reply_after(task, [formula[0]["detail"]], message)[1]
@@ -734,7 +736,7 @@ def test_ties_in_a_measure_are_ties(form):
 def test_the_number_of_a_limit_asks_for_its_edge():
     for task, fact in facts_with("edge"):
         limit = by_name(task)[fact["needs"][0]]
-        words = words_of(task, w.themes()[task["plan"]["theme"]], fact["term"])
+        words = words_of(task, fact["term"])
         number = limit["values"]["number"][0]
         told = reply_after(task, [limit["detail"]], f"Does {number} still make one {words['T']}?")[1]
         assert told == [fact["detail"]], (number, words["T"], told)
@@ -745,7 +747,7 @@ def test_the_number_of_a_limit_asks_for_its_edge():
     "If there are {nouns} of a kind, but none of them is {T}, shall I leave the kind out, or show it with a 0?"])
 def test_a_group_is_left_out_or_shown_with_a_zero(form):
     for task, fact in facts_with("group"):
-        words = words_of(task, w.themes()[task["plan"]["theme"]], task["plan"]["kinds"][0])
+        words = words_of(task, task["plan"]["kinds"][0])
         reply, told = reply_after(task, ["group"], form.format(**words))
         assert "left out" in reply and not told, (form, reply)
 
@@ -754,7 +756,7 @@ def test_none_at_all_is_an_empty_result():
     count = Counter()
     for task, fact in facts_with("empty"):
         if task["plan"]["shape"] in ("line", "rows", "total", "average"):
-            words = words_of(task, w.themes()[task["plan"]["theme"]], task["plan"]["kinds"][0])
+            words = words_of(task, task["plan"]["kinds"][0])
             message = "And what should it say on a day without any {T} {nouns}?".format(**words)
             count[reply_after(task, [f"{task['plan']['kinds'][0]}.define"], message)[1] == ["empty"]] += 1
     assert count[True] >= 0.9 * count.total() and count.total() > 20, count
@@ -762,7 +764,7 @@ def test_none_at_all_is_an_empty_result():
 
 def test_who_asks_again_for_exceptions_hears_that_there_are_no_others():
     for task, fact in facts_with("except"):
-        words = words_of(task, w.themes()[task["plan"]["theme"]], fact["term"])
+        words = words_of(task, fact["term"])
         message = "Are there any exceptions to what counts as {T}?".format(**words)
         reply, told = reply_after(task, [each["detail"] for each in task["facts"]], message)
         assert fact["reply"] in reply and "no other exceptions" in reply and not told, reply

@@ -113,11 +113,12 @@ def untrue(task, told, reply):
     true += [text.replace("{0}", "_") for name in ("about", "again about", "was_about", "same_edge in", "same_edge out")
              for text in table["says"][name]]
     true += ["" if open_terms else text for text in table["says"]["nothing"]]
+    left = {fact.get("term") for fact in facts
+            if fact.get("aspect") in ("except", "extra") and fact["detail"] not in told}
     for term, about in (task.get("terms") or {}).items():
         near = {term}.union(*((fact.get("values") or {}).get("field", ()) for fact in facts if fact.get("term") == term))
-        left = [fact for fact in facts if fact.get("aspect") in ("except", "extra") and fact["detail"] not in told]
         named = [*(table["says"]["no_more"] if term not in open_terms else []),
-                 *(table["says"]["no_others"] if near.isdisjoint(fact.get("term") for fact in left) else [])]
+                 *(table["says"]["no_others"] if near.isdisjoint(left) else [])]
         true += [text.format(name.replace("-", " ")) for text in named for name in about["names"]]
     plain_terms = [name.replace("-", " ") for term, about in (task.get("terms") or {}).items() if term not in hidden
                    for name in about["names"]]

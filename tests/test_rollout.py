@@ -892,18 +892,24 @@ def test_the_judge_knocks_out_all_but_the_best(world, tmp_path):
     assert np.mean(best) > 700  # the expected largest of five is 833, of one 500
 
 
-def test_a_judge_that_prefers_a_place_prefers_no_sample():
-    """Which of two actions stands first is drawn: who always says A ends with any of the four, not with the first."""
-    outs = [engines.Response(f"What about number {n}?") for n in range(4)]
-    with Stub(lambda messages, rng: "A") as stub:
+def judged(verdict, times):
+    """([which of four actions a judge of one verdict prefers], how many comparisons it leaves undecided)"""
+    outs, counts = [engines.Response(f"What about number {n}?") for n in range(4)], Counter()
+    with Stub(lambda messages, rng: verdict) as stub:
         args = Namespace(seed=0, timeout=30, retries=0, judge=stub.url, judge_name="stub-1", model=stub.url,
                          domain="backend")
         judge = rollout.JudgeReward(args, rollout.Resources(args))
         task, messages = {"ground_truth": "g"}, [{"role": "user", "content": "u"}]
 
-        async def winners(counts):
-            return [outs.index(await judge.best(task, messages, outs, ("task", n, 0), counts)) for n in range(30)]
-        assert set(asyncio.run(winners(counts := Counter()))) == {0, 1, 2, 3} and counts["undecided"] == 0
+        async def winners():
+            return [outs.index(await judge.best(task, messages, outs, ("task", n, 0), counts)) for n in range(times)]
+        return asyncio.run(winners()), counts["undecided"]
+
+
+def test_a_judge_that_prefers_a_place_prefers_no_sample():
+    """Which of two actions stands first is drawn: who always says A ends with any of the four, not with the first."""
+    best, undecided = judged("A", times=30)
+    assert set(best) == {0, 1, 2, 3} and undecided == 0
 
 
 @pytest.mark.parametrize("verdict, undecided", [
@@ -911,14 +917,7 @@ def test_a_judge_that_prefers_a_place_prefers_no_sample():
     ("A\n\nIt is better than B.", 0),
     ("A closer look: B", 3), ("Neither.", 3), ("b", 3), ("Both A and B.", 3)])
 def test_what_is_no_verdict_of_a_judge_is_counted(verdict, undecided):
-    outs = [engines.Response(f"What about number {n}?") for n in range(4)]
-    with Stub(lambda messages, rng: verdict) as stub:
-        args = Namespace(seed=0, timeout=30, retries=0, judge=stub.url, judge_name="stub-1", model=stub.url,
-                         domain="backend")
-        judge = rollout.JudgeReward(args, rollout.Resources(args))
-        asyncio.run(judge.best({"ground_truth": "g"}, [{"role": "user", "content": "u"}], outs, ("task", 0, 0),
-                               counts := Counter()))
-    assert counts["undecided"] == undecided
+    assert judged(verdict, times=1)[1] == undecided
 
 
 def test_undecided_comparisons_stand_in_the_record_and_in_the_report(world, tmp_path):
