@@ -3,6 +3,7 @@
 
     python tests/hostile_programs.py                                # prints the layers and a table
     python tests/hostile_programs.py --without namespaces           # without a layer
+    python tests/hostile_programs.py --only fork_bomb               # one of them
 
 Each program says in comments what must not happen (claim), which statuses its ten calls may have (expect), and whether
 holding it needs a pivoted root (needs: pivot), or that or Landlock (needs: landlock).
@@ -63,11 +64,15 @@ def try_hostile(box, task, name, source):
     return "FAILED", f"{sorted(statuses)}, and the honest program after it: {sorted(honest)}"
 
 
-def try_all(unsafe, without):
-    """Try every program, on several sandboxes; prints a table, returns the exit code."""
+def try_all(only, unsafe, without):
+    """Try every program, or only those that are named, on several sandboxes; prints a table, returns the exit code."""
     programs = sorted((HERE / "hostile").glob("*.py"))
     if not programs:
         die(f"{HERE / 'hostile'} holds no hostile programs; copy tests/hostile to there")
+    unknown = set(only) - {path.stem for path in programs}
+    if unknown:
+        die(f"{HERE / 'hostile'} holds no {min(unknown)}.py")
+    programs = [path for path in programs if not only or path.stem in only]
     secret = f"# known to the parent: {os.urandom(8).hex()}"    # some programs hunt for it
     task = {**HOSTILE_TASK, "ground_truth": HOSTILE_TASK["ground_truth"] + secret}
     counts = Counter()
@@ -90,11 +95,12 @@ def try_all(unsafe, without):
 def main():
     parser = argparse.ArgumentParser(description="Try the sandbox's layers on hostile programs, an honest one after "
                                                  "each.")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="programs of tests/hostile (default: all)")
     parser.add_argument("--unsafe", action="store_true", help="run even without seccomp (default: refuse)")
     parser.add_argument("--without", nargs="+", default=[], choices=["namespaces", "landlock", "seccomp"],
                         metavar="LAYER", help="leave out namespaces, landlock or seccomp (default: none)")
     args = parser.parse_args()
-    return try_all(args.unsafe, args.without)
+    return try_all(args.only, args.unsafe, args.without)
 
 
 if __name__ == "__main__":
