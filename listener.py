@@ -171,7 +171,7 @@ class Listener(Judge):
         if told:
             instead = []
         elif parts.settled:
-            again, instead = [*known, *asked] if parts.asks_for_yes else [], []
+            again = [*known, *asked] if parts.asks_for_yes else []
         elif instead:
             again = [*wrong, *asked, *self.told_beside(parts, text, memory)]
         else:
@@ -180,6 +180,8 @@ class Listener(Judge):
                  *self.labelled(told, text, memory, several=lead), *instead[:2]]
         if not any(words):
             words = [self.reply_to_nothing(message, text, now)]
+        if not told and (self.is_about_outcome(text) or parts.asks_for_yes and matches("whole_rule", text)):
+            words += self.forgotten(text, now)
         last = [self.by_name[name].term for name in [*asked, *known, *told]][-1:]
         told = self.with_implied(told, memory.told)
         memory = memory.after(told, [*filter(None, last)] or parts.topics)
@@ -203,6 +205,14 @@ class Listener(Judge):
             again = [name for name in [*wrong, *self.details_taken_up(self.said(text), memory, ["word"])]
                      if self.by_name[name].term in terms]
         return self.with_needed(new, memory.told), again, lead
+
+    def forgotten(self, text, memory):
+        """What is said to who checks the result, but has never asked what the last word of the request means."""
+        heads = [fact for fact in self.facts_about(*HEADS) if fact.term in self.open_terms]
+        left = [fact for fact in heads if fact.name not in memory.told]
+        if len(left) != 1 or left[0].term in memory.topics:
+            return []
+        return [says("more", text, fill=self.label(left[0]))]
 
     def told_beside(self, parts, text, memory):
         """The details to say again before a sentence about what the task has no detail of: those that a text takes up.
@@ -249,7 +259,7 @@ class Listener(Judge):
             settled = "" if is_example else self.settled_by_reference(scene + piece, now)
             if settled:
                 parts.settled.append(settled)
-                if not tag:
+                if not tag and not self.surely_about(piece) & {*HIDDEN, "empty", "round"}:
                     continue
             proposal = body if tag and not is_example else ""    # "..., right?" without its end
             before = parts.claims
@@ -335,7 +345,7 @@ class Listener(Judge):
                     parts.questions.append(Question(clause, "", memory.after(topics=topics), True))
         elif not quotes and (asks or piece.endswith("?")):
             parts.questions.append(Question(piece, parts.scene, memory, False))
-        else:
+        elif not matches("acknowledges", piece):
             parts.scene += piece + " "
         parts.topics += topics
 
@@ -668,7 +678,8 @@ class Listener(Judge):
         """
         if aspect in HIDDEN and terms:
             return says("no_exceptions", aspect, fill='" or "'.join(self.spoken(term, text) for term in terms))
-        return self.sure_replies.get(aspect) or tables()["aspects"][aspect].get("none", "")
+        none = self.sure_replies.get(aspect) or tables()["aspects"][aspect].get("none", "")
+        return none.replace("{row}", self.row)
 
     def hidden_about(self, terms, memory):
         """The exceptions and extras of some terms, and of measures that they go by, what was not told first."""
@@ -711,6 +722,8 @@ class Listener(Judge):
         options = matches("options", question)
         if options:    # "The big ones - is it the price, the income?"
             heard = heard._replace(terms=self.mentions(question[:options.start()], memory) or heard.terms)
+        if len(heard.terms) > 1:    # "How keen is somebody, over all long lessons?" is not about "long"
+            heard = heard._replace(terms=self.mentions(act("among_all").sub(" ", question), memory) or heard.terms)
         best, surely = heard.best_aspect()
         if scene:
             heard = self.heard_in_scene(heard, question, scene, memory)
@@ -725,11 +738,12 @@ class Listener(Judge):
             named, surely_named = condition.best_aspect()
             if surely_named and named in (*RESULT, *HIDDEN, "edge"):
                 heard, best, surely = heard._replace(aspects={named: aspects[named]}), named, True
-        if self.asks_for_one(question):
+        if self.asks_for_one(question) or (
+                matches("exception", question) and "except" in self.surely_about(question) and best not in MADE):
             heard = heard._replace(aspects={"except": CERTAIN})
         if "round" in self.aspects_here and re.search(r"\d\.\d", question):    # all that is given is whole
             heard, best, surely = heard._replace(aspects={"round": CERTAIN}), "round", True
-        if self.shows_example(question) and not (surely and best in ("between", "ties", "empty")):
+        if self.shows_example(question) and not (surely and best in ("between", "ties", "empty", "fewer")):
             heard, best, surely = heard._replace(aspects={"format": CERTAIN}), "format", True
         if self.asks_how_often(heard, question, memory):
             heard = heard._replace(aspects={"limit": SURE})
@@ -786,7 +800,8 @@ class Listener(Judge):
             return ""
         heard = self.read(text, memory)
         asks_for_meaning = heard.terms and heard.fits("define") and re.search(r"\b(how|what|who)\b", text)
-        about_round = "round" in self.aspects_here and (heard.fits("round") or re.search(r"\d\.\d", text))
+        about_round = "round" in self.aspects_here and not matches("averaged_over", text) and (
+            heard.fits("round") or re.search(r"\d\.\d", text))
         asks_for_group = heard.fits("group") and self.is_open("group", memory)
         asks_for_form = self.is_open("format", memory) and self.shows_example(text)
         if heard.fits("empty") or about_round or asks_for_group or asks_for_form or asks_for_meaning:
@@ -832,10 +847,16 @@ class Listener(Judge):
         if near or len(untold) == 1 and not aspect:
             return (near or untold)[0], ""
         if hidden or untold and not aspect:
-            return None, says("more", heard.text, fill=self.label(self.first((hidden or untold)[0], memory.told)))
+            more = says("more", heard.text, fill=self.label(self.first((hidden or untold)[0], memory.told)))
+            has_none = aspect and topics and not self.has_hidden(topics[0])
+            return None, f"{self.denial(aspect, topics[:1], heard.text)} {more}" if has_none else more
         if aspect and self.facts_about(*HIDDEN):    # which were told
             return self.facts_about(*HIDDEN)[-1], ""
         return None, self.denial(aspect) if aspect else says("nothing", heard.text)
+
+    def has_hidden(self, term):
+        """Whether a term, or a measure that it goes by, has an exception or an extra."""
+        return any(fact.term in {term, *self.measures_of(term)} for fact in self.facts_about(*HIDDEN))
 
     def anything_about(self, heard, untold):
         """The same if terms are named: what is hidden about them comes first."""

@@ -347,7 +347,8 @@ class Reader:
         A term that only a later reply brings up is not known before. "How long" and "long enough" name "long" faintly.
         """
         text = act("specific").sub(" ", text)
-        no_names = {"values", *data()["words"]["stop"], *self.key_words} - self.term_words    # "like" is not "liked"
+        # "like" is not "liked", nor is a repair that is "billed" a bill.
+        no_names = {"values", *data()["words"]["stop"], *self.key_words, *self.spelled} - self.term_words
         words = [word for word in words_of(text.replace("-", " ")) if word not in no_names]
         faint, clear = set(map(stem, words)), set()
         for before, word, after in zip(["", *words], words, [*words[1:], ""]):

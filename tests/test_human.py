@@ -108,7 +108,8 @@ def untrue(task, told, reply):
     true = [by_name(task)[detail]["reply"] for detail in told] + [row["reply"] for row in task.get("sure") or []]
     true += [row["says"].replace("{row}", "_").replace("{measure}", "_") for row in table["settled"]
              if re.search(row["code"], task["ground_truth"])]
-    true += [aspect["none"] for name, aspect in table["aspects"].items() if "none" in aspect and name not in settled]
+    true += [aspect["none"].replace("{row}", "_") for name, aspect in table["aspects"].items()
+             if "none" in aspect and name not in settled]
     true += [text for name in ("lost", "known", "again", "first", "code", "needless") for text in table["says"][name]]
     true += [text.replace("{0}", "_") for name in ("about", "again about", "was_about", "same_edge in", "same_edge out")
              for text in table["says"][name]]
@@ -543,7 +544,8 @@ def test_a_repeat_is_short_and_not_rude():
 @pytest.mark.parametrize("question, reply", [
     ("What if there are fewer than that?", "If there are fewer, just those that there are."),
     ("Could names be spelled in two ways?", None),
-    ("Should customers that have no big orders be shown with 0?", "Those that have none at all are left out."),
+    ("Should customers that have no big orders be shown with 0?",
+     "Those with no such order at all are left out. A total of 0 is like any other."),
     ("Which channels are right, no matter how many there are?", None)])
 def test_what_good_sense_settles_costs_nothing(question, reply):
     found, told = reply_after(SHOP, ["big.define"], question)
