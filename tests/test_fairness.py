@@ -769,3 +769,44 @@ def test_who_asks_again_for_exceptions_hears_that_there_are_no_others():
         message = "Are there any exceptions to what counts as {T}?".format(**words)
         reply, told = reply_after(task, [each["detail"] for each in task["facts"]], message)
         assert fact["reply"] in reply and "no other exceptions" in reply and not told, reply
+
+
+@pytest.mark.parametrize("form", [
+    "There's no such field as {term}, so how do you work it out?",
+    "Let me ask about the {term} first, since there's no such field in the {noun}. How do you calculate it, please?"])
+def test_what_the_rows_lack_is_no_empty_result(form):
+    for task, fact in facts_with("formula"):
+        if not fact.get("needs"):
+            words = w.common_words(task["plan"]) | {"term": task["terms"][fact["term"]]["names"][0]}
+            assert reply_after(task, [], form.format(**words))[1] == [fact["detail"]], words
+
+
+def test_thanks_for_no_exceptions_ask_for_none():
+    for task, fact in facts_with("order"):
+        name = task["terms"][fact["term"]]["names"][0]
+        message = f"Good, no exceptions then. Next, the {name} ones: how do I measure that?"
+        reply, told = reply_after(task, [], message)
+        assert "exceptions" not in reply and told, (message, reply)
+
+
+def test_who_checks_the_result_hears_which_word_was_not_asked_about():
+    count = 0
+    for task, fact in facts_with("define"):
+        others = [each["detail"] for each in task["facts"] if each.get("term") != fact["term"]]
+        related = any(fact["detail"] in needed(task, name) for name in others)
+        if fact.get("needs") or related:
+            continue
+        reply, told = reply_after(task, others, "So with 3 of them, the answer would be 12, right?")
+        assert told or words_of(task, fact["term"])["T"] in reply, (fact["detail"], reply)
+        count += 1
+    assert count > 20
+
+
+@pytest.mark.parametrize("form", ["Is there any exception, such as a {noun} for which another rule applies?",
+                                  "Does that hold for every {T} {noun}, or are there exceptions to it?"])
+def test_exceptions_that_are_asked_for_by_that_name_are_told_or_denied(form):
+    for task, fact in facts_with("define"):
+        words = words_of(task, fact["term"])
+        reply, told = reply_after(task, [fact["detail"]], form.format(**words))
+        hidden = [each["detail"] for each in task["facts"] if each["aspect"] in ("except", "extra")]
+        assert "xception" in reply or set(told) & set(hidden) or "yet" in reply, (form, reply)
