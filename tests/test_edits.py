@@ -300,7 +300,8 @@ def test_a_second_reference_in_eq_3_is_at_most_twelve_lines(copy):
 
 
 @pytest.mark.parametrize("script, options", [
-    (train_critic, []), (train_policy, ["--method", "multi-turn-dpo"])], ids=["critic", "policy"])
+    pytest.param(train_critic, [], id="critic"),
+    pytest.param(train_policy, ["--method", "multi-turn-dpo"], id="policy", marks=pytest.mark.slow)])
 def test_modules_may_draw_numbers_at_random(copy, monkeypatch, script, options):
     """Two runs with one seed are equal, and so is a run that was stopped; another seed draws other numbers."""
     make_base(copy)

@@ -534,7 +534,7 @@ def f(kind):
     found = {"right": "passed", "wrong": "wrong", "error": "error: KeyError", "timeout": "timeout",
              "memory": "killed: memory", "exit": "killed: exit", "object": "not comparable"}
     task = {"ground_truth": "def f(kind): return 1", "test_cases": {kind: f"f({kind!r})" for kind in found}}
-    with Sandbox(workers=1, call_timeout=5, program_timeout=300) as patient:    # a busy machine may need long
+    with Sandbox(workers=1, call_timeout=2, program_timeout=300) as patient:    # a busy machine may need long
         assert patient.score(task, program) == found
     for code in (None, 3, "#" * (1 << 20) + "\n"):
         assert set(box.score(task, code).values()) == {"refused"}
@@ -550,10 +550,10 @@ def test_calls_after_a_lost_one_are_still_run(box):
 
 
 def test_time_is_kept_per_call_and_per_program(monkeypatch):
-    with Sandbox(workers=1, call_timeout=3, program_timeout=300) as box:
+    with Sandbox(workers=1, call_timeout=1.5, program_timeout=300) as box:
         assert statuses(box.run("import time", ["1", "time.sleep(1000)", "2"])) == ["ok", "timeout", "ok"]
-    with Sandbox(workers=1, call_timeout=300, program_timeout=3) as box:
-        found = statuses(box.run("import time", ["time.sleep(1)"] * 20))
+    with Sandbox(workers=1, call_timeout=300, program_timeout=2) as box:
+        found = statuses(box.run("import time", ["time.sleep(0.6)"] * 20))
         assert found.count("ok") <= 3 and set(found[3:]) == {"timeout"}
         children = counted(monkeypatch, sandbox, "read_frames")
         assert statuses(box.run("import time\ntime.sleep(1000)", ["1"] * 10)) == ["timeout"] * 10
