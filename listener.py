@@ -168,6 +168,8 @@ class Listener(Judge):
         others = {self.by_name[name].term for name in known} - {self.by_name[name].term for name in told}
         if (new or parts.asks_for_yes) and len(others) > 1:    # a summary
             again = known
+        elif told and parts.asks_for_yes:
+            again += [name for name in known if self.by_name[name].term in others]
         if told:
             instead = []
         elif parts.settled:
@@ -259,7 +261,7 @@ class Listener(Judge):
             settled = "" if is_example else self.settled_by_reference(scene + piece, now)
             if settled:
                 parts.settled.append(settled)
-                if not tag and not self.surely_about(piece) & {*HIDDEN, "empty", "round"}:
+                if not tag and not self.surely_about(piece) & {*HIDDEN, "count", "empty", "round"}:
                     continue
             proposal = body if tag and not is_example else ""    # "..., right?" without its end
             before = parts.claims
@@ -757,7 +759,7 @@ class Listener(Judge):
     def shows_example(self, question):
         """Whether a question shows entries of the result: "Would it read F38 (7), C12 (2)?"."""
         found = self.example.search(question)
-        if not found or not re.search("[a-z]", found[0]):
+        if not found or not re.search("[a-z]", found[0]) or matches("instance", self.with_terms(question)):
             return False
         return matches("sample", question) or re.search(r"[\[\"(]", found[0])
 

@@ -147,7 +147,7 @@ class Judge(Matcher):
             # "Dino's bill is 28", "That comes to 28": a bill, and no limit
             return any(map(heard.fits, LIMITS)) or matches("bounds", heard.text)
         # "The total of the price", "guests added up over the big orders": not about which orders are meant.
-        summed = heard.said["way"] & {"sum", "max"}
+        summed = heard.said["way"] & {"sum", "max"} or heard.said["end"]
         among = not named or matches("among", self.with_terms(heard.text))
         if fact.aspect == "define" and summed and among:
             return False
