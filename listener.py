@@ -848,10 +848,12 @@ class Listener(Judge):
             near = ready
         if near or len(untold) == 1 and not aspect:
             return (near or untold)[0], ""
+        has_none = aspect and topics and self.facts_about(*HIDDEN) and not self.has_hidden(topics[0])
         if hidden or untold and not aspect:
             more = says("more", heard.text, fill=self.label(self.first((hidden or untold)[0], memory.told)))
-            has_none = aspect and topics and not self.has_hidden(topics[0])
             return None, f"{self.denial(aspect, topics[:1], heard.text)} {more}" if has_none else more
+        if has_none:
+            return None, self.denial(aspect, topics[:1], heard.text)
         if aspect and self.facts_about(*HIDDEN):    # which were told
             return self.facts_about(*HIDDEN)[-1], ""
         return None, self.denial(aspect) if aspect else says("nothing", heard.text)
