@@ -30,7 +30,7 @@ from typing import NamedTuple
 from listener_claims import CORRECTED, Judge
 from listener_reading import CERTAIN, CHOICES, HEADS, HIDDEN, INNER, LIMITS, MADE, ONCE, RESULT, SURE
 from listener_topics import HEARD
-from listener_words import CODE, CONTENT, act, matches, plain, says, sentences, tables
+from listener_words import CODE, CONTENT, act, matches, plain, says, sentences, tables, without
 from own_facts import OwnFacts
 
 MANNERS = ("plain", "vague", "revising")
@@ -420,7 +420,7 @@ class Listener(Judge):
             if self.is_about_outcome(text):
                 form = ("format", "between") if self.shows_example(text) else ()
                 found |= {fact.name for fact in self.facts_about("ties", "count", "round", *form, *ONCE)}
-                settled = self.settled_about_result(memory)
+                settled = self.settled_about_result(text, memory)
         known = [fact for fact in self.facts if fact.name in memory.told and fact.name in found]
         return [*self.in_groups(known, text, memory), *settled]
 
@@ -432,10 +432,11 @@ class Listener(Judge):
         """The details that were told about the result: its order, ties, number and form."""
         return [name for name in memory.told if self.by_name[name].aspect in (*RESULT, "order")]
 
-    def settled_about_result(self, memory):
-        """What the reference settles about the result, given what was told."""
+    def settled_about_result(self, text, memory):
+        """What the reference settles about the result, given what was told, if a text may depend on it."""
         told = {"", *(self.by_name[name].aspect for name in memory.told)}
-        return [row["says"] for row in self.settled_here if row.get("of_result") and row["about"] in told]
+        return [row["says"] for row in self.settled_here if row["about"] in told
+                and "of_result" in row and re.search(row["of_result"], text)]
 
     def asks_only_for(self, fact, question):
         """Whether a question is an open one about a fact: "What's the limit?", but not "With 20, is it big?"."""
@@ -726,6 +727,9 @@ class Listener(Judge):
             heard = heard._replace(terms=self.mentions(question[:options.start()], memory) or heard.terms)
         if len(heard.terms) > 1:    # "How keen is somebody, over all long lessons?" is not about "long"
             heard = heard._replace(terms=self.mentions(act("among_all").sub(" ", question), memory) or heard.terms)
+        part = without("whole_or_part", question)
+        if part != question:    # "Is that counted over all of them, or only the big ones?"
+            heard = heard._replace(terms=self.mentions(part, memory))
         best, surely = heard.best_aspect()
         if scene:
             heard = self.heard_in_scene(heard, question, scene, memory)
