@@ -178,7 +178,7 @@ class Listener(Judge):
             again = [*wrong, *asked, *self.told_beside(parts, text, memory)]
         else:
             again = [*known, *asked]
-        words = [*self.once_more(again, text, memory, asked), lead, *parts.settled,
+        words = [*self.once_more(again, text, memory, {} if parts.asks_for_yes else asked), lead, *parts.settled,
                  *self.labelled(told, text, memory, several=lead), *instead[:2]]
         if not any(words):
             words = [self.reply_to_nothing(message, text, now)]
@@ -261,7 +261,7 @@ class Listener(Judge):
             settled = "" if is_example else self.settled_by_reference(scene + piece, now)
             if settled:
                 parts.settled.append(settled)
-                if not tag and not self.surely_about(piece) & {*HIDDEN, "count", "empty", "round"}:
+                if not tag and not self.surely_about(piece) & {*HIDDEN, "empty", "round"}:
                     continue
             proposal = body if tag and not is_example else ""    # "..., right?" without its end
             before = parts.claims
@@ -614,6 +614,9 @@ class Listener(Judge):
             return self.by_name[self.examples[question]], ""
         if matches("code", question):
             return None, says("code", question)
+        goals = [fact for fact in self.facts_about("formula") if fact.term in self.open_terms]
+        if matches("adds_up", question) and len(goals) == 1:
+            return goals[0], ""
         heard, about_result = self.asked(question, scene, memory)
         if heard.best_aspect()[0] in HIDDEN:
             heard = heard._replace(terms=self.terms_with_exceptions(heard, scene + question, memory))
@@ -628,6 +631,11 @@ class Listener(Judge):
         asks_order = asks_order and not (heard.terms and " or " in question)
         if asks_order or surely and best == "fewer":
             return None, self.denial(best)
+        heads = [fact for fact in self.open_layer(heard, memory) if fact.aspect in HEADS]
+        if heads and surely and best in (*RESULT, *HIDDEN):    # 'The "work": is it the hours, or is it different?'
+            fits = self.aspects(scene + question).get(best, 0) >= SURE
+            if not fits or best in HIDDEN and not self.hidden_about(heard.terms, memory):
+                return heads[0], ""
         if surely and best in HIDDEN and not heard.terms and not (fact and fact.is_hidden):
             return self.anything(heard, memory, best)
         if surely and best in HIDDEN and heard.terms:
@@ -650,6 +658,11 @@ class Listener(Judge):
         hedged = {fact.term for fact in map(self.by_name.get, memory.told) if hedge and hedge[0] in fact.reply.lower()}
         if len(hedged) == 1:
             return dict.fromkeys(hedged, 1.0)
+        if not heard.terms and matches("limit_word", question):    # "Is the limit of the fee ever different?"
+            near = [fact.term for fact in self.facts_about("define") if fact.name in memory.told
+                    and fact.shared(heard.said, "field")]
+            if near:
+                return dict.fromkeys(near, 1.0)
         formulas = self.formulas_named(heard)    # "Is it price times quantity for all, or are some different?"
         return heard.terms or {fact.term: 1.0 for fact in formulas[:1]}
 
@@ -721,10 +734,14 @@ class Listener(Judge):
 
     def asked(self, question, scene, memory):
         """(what a question says, with its scene and what was told last, whether it is about the result by itself)"""
+        question = self.without_known(question, memory)
         heard = self.weigh(question, memory)
         options = matches("options", question)
         if options:    # "The big ones - is it the price, the income?"
             heard = heard._replace(terms=self.mentions(question[:options.start()], memory) or heard.terms)
+        quoted = self.mentions(" ".join(re.findall(r'"([^"]*)"', question)), memory)
+        if quoted and len(heard.terms) > len(quoted):    # 'When you say what big orders "come to", what is meant?'
+            heard = heard._replace(terms=quoted)
         if len(heard.terms) > 1:    # "How keen is somebody, over all long lessons?" is not about "long"
             heard = heard._replace(terms=self.mentions(act("among_all").sub(" ", question), memory) or heard.terms)
         part = without("whole_or_part", question)
@@ -749,7 +766,8 @@ class Listener(Judge):
             heard = heard._replace(aspects={"except": CERTAIN})
         if "round" in self.aspects_here and re.search(r"\d\.\d", question):    # all that is given is whole
             heard, best, surely = heard._replace(aspects={"round": CERTAIN}), "round", True
-        if self.shows_example(question) and not (surely and best in ("between", "ties", "empty", "fewer")):
+        other = ("between", "ties", "empty", "fewer", *([] if self.aspects(question).get("format") else INNER))
+        if self.shows_example(question) and not (surely and best in other):
             heard, best, surely = heard._replace(aspects={"format": CERTAIN}), "format", True
         if self.asks_how_often(heard, question, memory):
             heard = heard._replace(aspects={"limit": SURE})
@@ -759,6 +777,14 @@ class Listener(Judge):
             aspects = self.aspects(question)    # "Is anything let off the limit of 20?" is about an exception
             heard = heard._replace(aspects=aspects if aspects.get("except", 0) >= SURE else {"edge": SURE})
         return heard, surely and best in RESULT
+
+    def without_known(self, question, memory):
+        """A question without a condition at its end that says what was told: "Which boards, if it has at most 3 people?"."""
+        for match in act("condition").finditer(question):
+            rest = question[:match.start()].rstrip(", ") + "?"
+            if match.end() >= len(question) - 1 and self.is_known(match[0], memory) and self.surely_about(rest) & {*INNER}:
+                return rest
+        return question
 
     def shows_example(self, question):
         """Whether a question shows entries of the result: "Would it read F38 (7), C12 (2)?"."""
@@ -805,12 +831,12 @@ class Listener(Judge):
         if not text.endswith("?") or matches("on_limit", text) or matches("bounds", text) and " or " not in text:
             return ""
         heard = self.read(text, memory)
-        asks_for_meaning = heard.terms and heard.fits("define") and re.search(r"\b(how|what|who)\b", text)
+        asks_for_meaning = heard.terms and (heard.fits("define") or "count as" in text) and re.search(r"\b(how|what|who)\b", text)
         about_round = "round" in self.aspects_here and not matches("averaged_over", text) and (
             heard.fits("round") or re.search(r"\d\.\d", text))
         asks_for_group = heard.fits("group") and self.is_open("group", memory)
         asks_for_form = self.is_open("format", memory) and self.shows_example(text)
-        if heard.fits("empty") or about_round or asks_for_group or asks_for_form or asks_for_meaning:
+        if heard.fits("empty") and "qualif" not in text or about_round or asks_for_group or asks_for_form or asks_for_meaning:
             return ""
         terms = {"", *heard.terms, *memory.topics[-1:]}
         terms |= self.taken_up(heard, memory)
@@ -820,8 +846,10 @@ class Listener(Judge):
         if " or " in text and heard.said["field"] - known:
             told = []    # "Does the bonus go into the total, or only the score?"
         with_terms, shadow = self.with_terms(text), self.shadow(text)
-        found = []
+        found, of_average = [], False
         for row in self.settled_here:
+            if row["about"] == "order" and heard.fits("count"):    # "All of them, or only the first few?"
+                continue
             facts = [fact for fact in told if fact.aspect == row["about"]]
             if not row["about"]:
                 facts = self.facts[:1]
@@ -829,7 +857,9 @@ class Listener(Judge):
             if facts and asks:
                 measure = f"{facts[-1].term} of each {self.row}"
                 found.append(row["says"].format(measure=measure, row=self.row))
-        return " ".join(dict.fromkeys(found[:2]))
+                of_average |= "mean" in facts[-1].values    # which is a limit, and not the result
+        found = [says for says in dict.fromkeys(found) if not (of_average and "average" in says)]
+        return " ".join(found[:2])
 
     # ---- Questions about nothing, or about everything
 

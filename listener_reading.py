@@ -317,7 +317,7 @@ class Reader:
         def term(match):
             return "term" if stem(match[0]) in self.term_stems else match[0]
 
-        text = re.sub(r"\b[a-z]\w*", term, shadow)
+        text = self.vocabulary.sub("word", re.sub(r"\b[a-z]\w*", term, shadow))
         rows = [weights[feature] for feature in features(text) if feature in weights]
         odds = {}
         for name, aspect in tables()["aspects"].items():
@@ -335,8 +335,12 @@ class Reader:
                 points[name] = CERTAIN * number / total
         best = max(points, key=points.get, default="")
         fitting = [name for name in heard.aspects if heard.fits(name)]
-        if fitting == [best] and best in (*HIDDEN, "absent"):    # patterns and examples agree
+        is_count = fitting == ["count"] and best in ("count", *INNER, *HEADS) and matches("wanted", question)
+        if fitting == [best] and (best in (*HIDDEN, "absent") or is_count):    # patterns and examples agree
             points[best] = max(points[best], SURE)
+        is_hidden = set(fitting) <= {*HIDDEN} and not checks_kind
+        if fitting and best not in fitting and (is_hidden or is_count):
+            points[max(fitting, key=heard.aspects.get)] = CERTAIN    # no other pattern fits
         return heard._replace(aspects=points)
 
     # Terms
