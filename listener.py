@@ -192,16 +192,15 @@ class Listener(Judge):
     def to_tell(self, claims, new, wrong, asked, text, memory):
         """(details to tell now, details to say again before them, "One thing at a time." if something has to wait)
 
-        new: what a proposal tells. wrong: what was told, and is proposed otherwise. A proposal that is corrected is
-        answered first; else what is asked is told as well.
+        new: what a proposal tells. wrong: what was told, and is proposed otherwise. Of what is asked the first detail is
+        told as well.
         """
         fresh = [name for name in asked if name not in {*new, *memory.told}]
-        is_corrected = any(claims.get(name, "wrong") in CORRECTED for name in new)
         several = len(fresh) > 1 and sum(asked[name].text.endswith("?") for name in fresh) != 1
-        lead = says("first", text) if several or fresh and is_corrected else ""
-        if fresh and not is_corrected:
+        lead = says("first", text) if several else ""
+        if fresh:
             again = self.mistaken(fresh[0], asked[fresh[0]], memory)
-            new = [*new, fresh[0]]
+            new = [*new, *fresh[:1], *self.edges_asked(fresh[0], text, memory)]
         else:
             terms = {self.by_name[name].term for name in new}
             again = [name for name in [*wrong, *self.details_taken_up(self.said(text), memory, ["word"])]
@@ -215,6 +214,13 @@ class Listener(Judge):
         if len(left) != 1 or left[0].term in memory.topics:
             return []
         return [says("more", text, fill=self.label(left[0]))]
+
+    def edges_asked(self, name, text, memory):
+        """Whether a limit counts itself, if a text asks for both: "From what price on, and is that included?"."""
+        if self.by_name[name].aspect != "limit":
+            return []
+        asks = any("edge" in self.surely_about(piece) and matches("asks_edge", piece) for piece in self.pieces(text, memory))
+        return [fact.name for fact in self.facts_about("edge") if name in fact.needs and asks]
 
     def told_beside(self, parts, text, memory):
         """The details to say again before a sentence about what the task has no detail of: those that a text takes up.
@@ -258,6 +264,11 @@ class Listener(Judge):
                 parts.settled.append(says("was_about", fill=self.label(self.by_name[memory.told[-1]])))
                 continue
             scene = parts.scene if matches("cases", parts.scene) else ""
+            if tag:
+                about = self.surely_about(piece) - self.aspects_here
+                if tables()["aspects"]["fewer"]["sure"].search(self.shadow(piece)):
+                    about.add("fewer")
+                parts.settled += [self.denial(aspect) for aspect in ("fewer", "empty", "absent") if aspect in about]
             settled = "" if is_example else self.settled_by_reference(scene + piece, now)
             if settled:
                 parts.settled.append(settled)
@@ -284,7 +295,8 @@ class Listener(Judge):
                 pieces.append(sentence)
             else:
                 pieces += sentences(act("joint").sub("?\n", act("preamble").sub(r"\1.\n", sentence)))
-        pieces = [piece for piece in pieces if not act("filler").fullmatch(piece)] or pieces
+        pieces = [piece for piece in pieces if not act("filler").fullmatch(piece)
+                  or piece.endswith("?") and act("approves").fullmatch(piece[:-1])] or pieces
         return self.with_their_tags(pieces, memory)
 
     def with_their_tags(self, pieces, memory):
@@ -617,6 +629,9 @@ class Listener(Judge):
         goals = [fact for fact in self.facts_about("formula") if fact.term in self.open_terms]
         if matches("adds_up", question) and len(goals) == 1:
             return goals[0], ""
+        named = [fact for fact in goals if fact.term in self.mentions(question, memory)]
+        if named and matches("same_as", question):
+            return named[0], ""
         heard, about_result = self.asked(question, scene, memory)
         if heard.best_aspect()[0] in HIDDEN:
             heard = heard._replace(terms=self.terms_with_exceptions(heard, scene + question, memory))
@@ -633,10 +648,11 @@ class Listener(Judge):
             return None, self.denial(best)
         heads = [fact for fact in self.open_layer(heard, memory) if fact.aspect in HEADS]
         if heads and surely and best in (*RESULT, *HIDDEN):    # 'The "work": is it the hours, or is it different?'
-            fits = self.aspects(scene + question).get(best, 0) >= SURE
+            fits = self.aspects(scene + question).get(best, 0) >= SURE and not matches("other_way", question)
             if not fits or best in HIDDEN and not self.hidden_about(heard.terms, memory):
                 return heads[0], ""
-        if surely and best in HIDDEN and not heard.terms and not (fact and fact.is_hidden):
+        near = {*memory.topics[-1:], *self.taken_up(heard, memory)}
+        if surely and best in HIDDEN and not heard.terms and not (fact and fact.is_hidden and fact.term in near):
             return self.anything(heard, memory, best)
         if surely and best in HIDDEN and heard.terms:
             hidden = self.hidden_about(heard.terms, memory)
@@ -658,7 +674,11 @@ class Listener(Judge):
         hedged = {fact.term for fact in map(self.by_name.get, memory.told) if hedge and hedge[0] in fact.reply.lower()}
         if len(hedged) == 1:
             return dict.fromkeys(hedged, 1.0)
-        if not heard.terms and matches("limit_word", question):    # "Is the limit of the fee ever different?"
+        kinds = [fact.term for fact in self.facts_about("define") if fact.name in memory.told]
+        if not heard.terms and matches("left_out", question):
+            return dict.fromkeys(kinds, 1.0)
+        measures = {fact.term for fact in self.facts_about("formula")}
+        if heard.terms.keys() <= measures and matches("limit_word", question):    # "Is the limit of the fee different?"
             near = [fact.term for fact in self.facts_about("define") if fact.name in memory.told
                     and fact.shared(heard.said, "field")]
             if near:
@@ -702,7 +722,9 @@ class Listener(Judge):
         near = set(chain(*map(self.measures_of, terms)))
         found = [fact for fact in self.facts_about(*HIDDEN)
                  if fact.term in terms or fact.term in near and self.is_next(fact, memory)]
-        return sorted(found, key=lambda fact: (fact.name in memory.told, fact.term not in terms))
+        order = [*terms]
+        return sorted(found, key=lambda fact: (
+            fact.name in memory.told, order.index(fact.term) if fact.term in order else len(order)))
 
     def heard_fact(self, question, heard, score, fact, memory):
         """The fact with the best score if that is enough, or else the only one that can be told next, or None."""
@@ -752,8 +774,10 @@ class Listener(Judge):
             heard = self.heard_in_scene(heard, question, scene, memory)
         # A condition names the aspect, wherever it stands: "If two are equal, what do you want to see?"
         # "You said usually. Which ones are big?", but not "You said usually. First, how long must it be?"
-        quotes_hedge = matches("quotes", scene) and matches("hedge", scene) and not heard.fits("limit")
-        conditions = [scene] if quotes_hedge or matches("cases", scene) else []
+        quotes_hedge = matches("quotes", scene) and matches("hedge", scene)
+        asks_result = self.surely_about(question) & {*RESULT}
+        sets_case = matches("cases", scene) and not asks_result
+        conditions = [scene] if sets_case or quotes_hedge and not heard.fits("limit") else []
         if best != "absent":    # "If a mechanic has no repairs, ..."
             conditions += [match[0] for match in act("condition").finditer(question)]
         for aspects in map(self.aspects, conditions):
@@ -761,8 +785,11 @@ class Listener(Judge):
             named, surely_named = condition.best_aspect()
             if surely_named and named in (*RESULT, *HIDDEN, "edge"):
                 heard, best, surely = heard._replace(aspects={named: aspects[named]}), named, True
+        if quotes_hedge and matches("denies", question):    # "You said usually. When is it not big?"
+            heard, best, surely = heard._replace(aspects={"except": CERTAIN}), "except", True
         if self.asks_for_one(question) or (
-                matches("exception", question) and "except" in self.surely_about(question) and best not in MADE):
+                matches("exception", question) and "except" in self.surely_about(question) and best not in MADE) or (
+                "any exceptions" in question):
             heard = heard._replace(aspects={"except": CERTAIN})
         if "round" in self.aspects_here and re.search(r"\d\.\d", question):    # all that is given is whole
             heard, best, surely = heard._replace(aspects={"round": CERTAIN}), "round", True
@@ -779,7 +806,11 @@ class Listener(Judge):
         return heard, surely and best in RESULT
 
     def without_known(self, question, memory):
-        """A question without a condition at its end that says what was told: "Which boards, if it has at most 3 people?"."""
+        """A question without what it says in brackets, or as a condition at its end, and was told: "Which boards, if it
+        has at most 3 people?"."""
+        for aside in re.findall(r" ?\([^()]*\)", question):
+            if self.is_known(aside, memory) and not matches("formula", aside):
+                question = question.replace(aside, "")
         for match in act("condition").finditer(question):
             rest = question[:match.start()].rstrip(", ") + "?"
             if match.end() >= len(question) - 1 and self.is_known(match[0], memory) and self.surely_about(rest) & {*INNER}:
@@ -836,12 +867,17 @@ class Listener(Judge):
             heard.fits("round") or re.search(r"\d\.\d", text))
         asks_for_group = heard.fits("group") and self.is_open("group", memory)
         asks_for_form = self.is_open("format", memory) and self.shows_example(text)
+        unknown = [fact for fact in self.facts_about("define")
+                   if fact.term in heard.terms and fact.name not in memory.told]
+        if unknown and any(map(heard.fits, INNER)):    # "Who's a regular: how many visits, over the whole list?"
+            return ""
         if heard.fits("empty") and "qualif" not in text or about_round or asks_for_group or asks_for_form or asks_for_meaning:
             return ""
         terms = {"", *heard.terms, *memory.topics[-1:]}
         terms |= self.taken_up(heard, memory)
         told = [fact for fact in self.facts if fact.name in memory.told
-                and (fact.term in terms or fact.aspect in ONCE)]
+                and (fact.term in terms or fact.aspect in ONCE)
+                and (fact.aspect != "limit" or matches("of_list", fact.reply.lower()))]
         known = self.requested_keys.union(self.labels, *(fact.about["field"] for fact in told))
         if " or " in text and heard.said["field"] - known:
             told = []    # "Does the bonus go into the total, or only the score?"

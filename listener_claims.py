@@ -142,6 +142,8 @@ class Judge(Matcher):
             return False
         if fact.aspect in ("count", "empty", "round") and not heard.fits(fact.aspect):
             return False
+        if fact.aspect == "ties" and not (heard.fits("ties") or heard.said["ties"]) and fact.name not in memory.told:
+            return False    # "Does that exact age count?"
         is_example = by_its_key or matches("comes_to", heard.text)
         if fact.aspect in LIMITS and is_example and not named and fact.name not in memory.told:
             # "Dino's bill is 28", "That comes to 28": a bill, and no limit

@@ -148,10 +148,12 @@ class Reader:
         self.keys = keys
         self.labels = set(re.findall(rf"{KEY}\s*:\s*[\"']", shown))    # the keys of words
         self.key_words = {}    # a word for a key -> what stands for it in a shadow
+        self.key_forms = {}    # a word for a key -> the key
         for key in sorted(keys - data()["words"]["keep"]):    # in the singular and the plural, however it is formed
             shadow = "_figure" if key in figures else "_label"
-            self.key_words |= dict.fromkeys(
-                (key, f"{key}s", f"{key}es", re.sub("y$", "ies", key), key.removesuffix("s")), shadow)
+            forms = (key, f"{key}s", f"{key}es", re.sub("y$", "ies", key), key.removesuffix("s"))
+            self.key_words |= dict.fromkeys(forms, shadow)
+            self.key_forms |= dict.fromkeys(forms, key)
         self.key_of = {stem(key): key for key in sorted(keys)}    # a stem -> the key that it is of
         for names in self.names.values():
             for key in sorted(keys & set(names)):    # a term that stands for a key
@@ -161,7 +163,7 @@ class Reader:
 
     def keys_in(self, words):
         """The keys that words are, as they stand or in another form."""
-        found = {word if word in self.keys else self.key_of.get(stem(word)) for word in words}
+        found = {word if word in self.keys else self.key_forms.get(word) or self.key_of.get(stem(word)) for word in words}
         return found - {None}
 
     def learn_vocabulary(self, shown, keys, raws):
@@ -252,7 +254,8 @@ class Reader:
         def key(match):
             return self.key_words.get(match[0], match[0])
 
-        return re.sub(r"[a-z_]\w*", key, self.noun.sub(noun, text))
+        text = re.sub(r"[a-z_]\w*", key, self.noun.sub(noun, text))
+        return re.sub(rf"\b{self.row}(?= _(?:label|figure))", "row", text)    # "Which order statuses?"
 
     def with_terms(self, text):
         """The shadow of a text, with "term" for each of a term's words."""
@@ -338,7 +341,7 @@ class Reader:
         is_count = fitting == ["count"] and best in ("count", *INNER, *HEADS) and matches("wanted", question)
         if fitting == [best] and (best in (*HIDDEN, "absent") or is_count):    # patterns and examples agree
             points[best] = max(points[best], SURE)
-        is_hidden = set(fitting) <= {*HIDDEN} and not checks_kind
+        is_hidden = set(fitting) <= {*HIDDEN} and best not in LIMITS and not checks_kind
         if fitting and best not in fitting and (is_hidden or is_count):
             points[max(fitting, key=heard.aspects.get)] = CERTAIN    # no other pattern fits
         return heard._replace(aspects=points)
