@@ -219,7 +219,8 @@ class Listener(Judge):
         """Whether a limit counts itself, if a text asks for both: "From what price on, and is that included?"."""
         if self.by_name[name].aspect != "limit":
             return []
-        asks = any("edge" in self.surely_about(piece) and matches("asks_edge", piece) for piece in self.pieces(text, memory))
+        asks = matches("asks_bound", text) or any(
+            "edge" in self.surely_about(piece) and matches("asks_edge", piece) for piece in self.pieces(text, memory))
         return [fact.name for fact in self.facts_about("edge") if name in fact.needs and asks]
 
     def told_beside(self, parts, text, memory):
@@ -648,7 +649,8 @@ class Listener(Judge):
             return None, self.denial(best)
         heads = [fact for fact in self.open_layer(heard, memory) if fact.aspect in HEADS]
         if heads and surely and best in (*RESULT, *HIDDEN):    # 'The "work": is it the hours, or is it different?'
-            fits = self.aspects(scene + question).get(best, 0) >= SURE and not matches("other_way", question)
+            fits = self.aspects(scene + question).get(best, 0) >= SURE
+            fits = fits and not matches("other_way", question) and not matches("which_key", question)
             if not fits or best in HIDDEN and not self.hidden_about(heard.terms, memory):
                 return heads[0], ""
         near = {*memory.topics[-1:], *self.taken_up(heard, memory)}
@@ -884,7 +886,7 @@ class Listener(Judge):
         with_terms, shadow = self.with_terms(text), self.shadow(text)
         found, of_average = [], False
         for row in self.settled_here:
-            if row["about"] == "order" and heard.fits("count"):    # "All of them, or only the first few?"
+            if row["about"] == "order" and any(map(heard.fits, MADE)):    # "All of them, or only the first few?"
                 continue
             facts = [fact for fact in told if fact.aspect == row["about"]]
             if not row["about"]:
@@ -918,12 +920,13 @@ class Listener(Judge):
             near = ready
         if near or len(untold) == 1 and not aspect:
             return (near or untold)[0], ""
-        has_none = aspect and topics and self.facts_about(*HIDDEN) and not self.has_hidden(topics[0])
+        last = topics[:1] or memory.topics[-1:]
+        has_none = aspect and last and self.facts_about(*HIDDEN) and not self.has_hidden(last[0])
         if hidden or untold and not aspect:
             more = says("more", heard.text, fill=self.label(self.first((hidden or untold)[0], memory.told)))
-            return None, f"{self.denial(aspect, topics[:1], heard.text)} {more}" if has_none else more
+            return None, f"{self.denial(aspect, last, heard.text)} {more}" if has_none else more
         if has_none:
-            return None, self.denial(aspect, topics[:1], heard.text)
+            return None, self.denial(aspect, last, heard.text)
         if aspect and self.facts_about(*HIDDEN):    # which were told
             return self.facts_about(*HIDDEN)[-1], ""
         return None, self.denial(aspect) if aspect else says("nothing", heard.text)
