@@ -627,12 +627,9 @@ class Listener(Judge):
             return self.by_name[self.examples[question]], ""
         if matches("code", question):
             return None, says("code", question)
-        goals = [fact for fact in self.facts_about("formula") if fact.term in self.open_terms]
-        if matches("adds_up", question) and len(goals) == 1:
-            return goals[0], ""
-        named = [fact for fact in goals if fact.term in self.mentions(question, memory)]
-        if named and matches("same_as", question):
-            return named[0], ""
+        goal = self.goal_asked(question, memory)
+        if goal:
+            return goal, ""
         heard, about_result = self.asked(question, scene, memory)
         if heard.best_aspect()[0] in HIDDEN:
             heard = heard._replace(terms=self.terms_with_exceptions(heard, scene + question, memory))
@@ -647,28 +644,54 @@ class Listener(Judge):
         asks_order = asks_order and not (heard.terms and " or " in question)
         if asks_order or surely and best == "fewer":
             return None, self.denial(best)
-        heads = [fact for fact in self.open_layer(heard, memory) if fact.aspect in HEADS]
-        if heads and surely and best in (*RESULT, *HIDDEN):    # 'The "work": is it the hours, or is it different?'
-            fits = self.aspects(scene + question).get(best, 0) >= SURE
-            fits = fits and not matches("other_way", question) and not matches("which_key", question)
-            if not fits or best in HIDDEN and not self.hidden_about(heard.terms, memory):
-                return heads[0], ""
-        near = {*memory.topics[-1:], *self.taken_up(heard, memory)}
-        if surely and best in HIDDEN and not heard.terms and not (fact and fact.is_hidden and fact.term in near):
-            return self.anything(heard, memory, best)
-        if surely and best in HIDDEN and heard.terms:
-            hidden = self.hidden_about(heard.terms, memory)
-            others = matches("further", question) and hidden and self.no_others(hidden[0], question, memory)
-            if others:
-                return None, others
-            layer = self.open_layer(heard, memory)
-            if not hidden and layer and matches("what_makes", self.shadow(question)):    # "Which cities always count?"
-                return max(layer, key=lambda fact: self.score(fact, heard, memory)), ""
-            if not hidden or not (fact and fact.is_hidden):
-                return (hidden[0], "") if hidden else (None, self.denial(best, heard.terms, question))
+        head = self.unknown_head(question, scene, heard, memory)
+        if head:
+            return head, ""
+        found = self.exception_asked(question, heard, fact, memory) if surely and best in HIDDEN else None
+        if found:
+            return found
         if surely and best in RESULT and not self.likely_facts(heard, best):
             return None, self.denial(best)
         return self.heard_fact(question, heard, score, fact, memory), ""
+
+    def goal_asked(self, question, memory):
+        """The formula of what the request asks for, if a question is about that: "What is it that I add up?", "Is the
+        cost the same as the pay?"."""
+        goals = [fact for fact in self.facts_about("formula") if fact.term in self.open_terms]
+        if matches("adds_up", question) and len(goals) == 1:
+            return goals[0]
+        if matches("same_as", question):
+            return next((fact for fact in goals if fact.term in self.mentions(question, memory)), None)
+        return None
+
+    def unknown_head(self, question, scene, heard, memory):
+        """The meaning of a term that a question names and nobody knows yet, where it seems to be about something that
+        comes later: 'The "work": is it just the hours, or is it different?'."""
+        best, surely = heard.best_aspect()
+        heads = [fact for fact in self.open_layer(heard, memory) if fact.aspect in HEADS]
+        if not heads or not surely or best not in (*RESULT, *HIDDEN):
+            return None
+        fits = self.aspects(scene + question).get(best, 0) >= SURE
+        fits = fits and not matches("other_way", question) and not matches("which_key", question)
+        has_none = best in HIDDEN and not self.hidden_about(heard.terms, memory)
+        return heads[0] if has_none or not fits else None
+
+    def exception_asked(self, question, heard, fact, memory):
+        """What answer() returns for a question about exceptions; None if `fact`, which fits it best, is the answer."""
+        best, _ = heard.best_aspect()
+        if not heard.terms:
+            near = {*memory.topics[-1:], *self.taken_up(heard, memory)}
+            return None if fact and fact.is_hidden and fact.term in near else self.anything(heard, memory, best)
+        hidden = self.hidden_about(heard.terms, memory)
+        others = matches("further", question) and hidden and self.no_others(hidden[0], question, memory)
+        if others:
+            return None, others
+        layer = self.open_layer(heard, memory)
+        if not hidden and layer and matches("what_makes", self.shadow(question)):    # "Which cities always count?"
+            return max(layer, key=lambda fact: self.score(fact, heard, memory)), ""
+        if hidden and fact and fact.is_hidden:
+            return None
+        return (hidden[0], "") if hidden else (None, self.denial(best, heard.terms, question))
 
     def terms_with_exceptions(self, heard, question, memory):
         """The terms whose exceptions a question is about: it may quote a hedge, or name the keys of a formula."""
@@ -760,38 +783,20 @@ class Listener(Judge):
         """(what a question says, with its scene and what was told last, whether it is about the result by itself)"""
         question = self.without_known(question, memory)
         heard = self.weigh(question, memory)
-        options = matches("options", question)
-        if options:    # "The big ones - is it the price, the income?"
-            heard = heard._replace(terms=self.mentions(question[:options.start()], memory) or heard.terms)
-        quoted = self.mentions(" ".join(re.findall(r'"([^"]*)"', question)), memory)
-        if quoted and len(heard.terms) > len(quoted):    # 'When you say what big orders "come to", what is meant?'
-            heard = heard._replace(terms=quoted)
-        if len(heard.terms) > 1:    # "How keen is somebody, over all long lessons?" is not about "long"
-            heard = heard._replace(terms=self.mentions(act("among_all").sub(" ", question), memory) or heard.terms)
-        part = without("whole_or_part", question)
-        if part != question:    # "Is that counted over all of them, or only the big ones?"
-            heard = heard._replace(terms=self.mentions(part, memory))
+        heard = heard._replace(terms=self.terms_asked(question, heard.terms, memory))
         best, surely = heard.best_aspect()
         if scene:
             heard = self.heard_in_scene(heard, question, scene, memory)
-        # A condition names the aspect, wherever it stands: "If two are equal, what do you want to see?"
-        # "You said usually. Which ones are big?", but not "You said usually. First, how long must it be?"
         quotes_hedge = matches("quotes", scene) and matches("hedge", scene)
-        asks_result = self.surely_about(question) & {*RESULT}
-        sets_case = matches("cases", scene) and not asks_result
-        conditions = [scene] if sets_case or quotes_hedge and not heard.fits("limit") else []
-        if best != "absent":    # "If a mechanic has no repairs, ..."
-            conditions += [match[0] for match in act("condition").finditer(question)]
-        for aspects in map(self.aspects, conditions):
+        for aspects in map(self.aspects, self.conditions(question, scene, heard, best)):
             condition = heard._replace(aspects=aspects)
             named, surely_named = condition.best_aspect()
             if surely_named and named in (*RESULT, *HIDDEN, "edge"):
                 heard, best, surely = heard._replace(aspects={named: aspects[named]}), named, True
         if quotes_hedge and matches("denies", question):    # "You said usually. When is it not big?"
             heard, best, surely = heard._replace(aspects={"except": CERTAIN}), "except", True
-        if self.asks_for_one(question) or (
-                matches("exception", question) and "except" in self.surely_about(question) and best not in MADE) or (
-                "any exceptions" in question):
+        by_name = matches("exception", question) and "except" in self.surely_about(question) and best not in MADE
+        if by_name or "any exceptions" in question or self.asks_for_one(question):
             heard = heard._replace(aspects={"except": CERTAIN})
         if "round" in self.aspects_here and re.search(r"\d\.\d", question):    # all that is given is whole
             heard, best, surely = heard._replace(aspects={"round": CERTAIN}), "round", True
@@ -806,6 +811,32 @@ class Listener(Judge):
             aspects = self.aspects(question)    # "Is anything let off the limit of 20?" is about an exception
             heard = heard._replace(aspects=aspects if aspects.get("except", 0) >= SURE else {"edge": SURE})
         return heard, surely and best in RESULT
+
+    def terms_asked(self, question, terms, memory):
+        """Those of the terms that a question names which it is about."""
+        options = matches("options", question)
+        if options:    # "The big ones - is it the price, the income?"
+            terms = self.mentions(question[:options.start()], memory) or terms
+        quoted = self.mentions(" ".join(re.findall(r'"([^"]*)"', question)), memory)
+        if quoted and len(terms) > len(quoted):    # 'When you say what big orders "come to", what is meant?'
+            terms = quoted
+        if len(terms) > 1:    # "How keen is somebody, over all long lessons?" is not about "long"
+            terms = self.mentions(act("among_all").sub(" ", question), memory) or terms
+        part = without("whole_or_part", question)
+        if part != question:    # "Is that counted over all of them, or only the big ones?"
+            terms = self.mentions(part, memory)
+        return terms
+
+    def conditions(self, question, scene, heard, best):
+        """The conditions of a question, which name its aspect wherever they stand: "If two are equal, what then?"."""
+        found = []
+        # "You said usually. Which ones are big?", but not "You said usually. First, how long must it be?"
+        quotes_hedge = matches("quotes", scene) and matches("hedge", scene) and not heard.fits("limit")
+        if quotes_hedge or matches("cases", scene) and not self.is_about_result(question):
+            found.append(scene)
+        if best != "absent":    # "If a mechanic has no repairs, ..."
+            found += [match[0] for match in act("condition").finditer(question)]
+        return found
 
     def without_known(self, question, memory):
         """A question without what it says in brackets, or as a condition at its end, and was told: "Which boards, if it

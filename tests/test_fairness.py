@@ -879,3 +879,39 @@ def test_exceptions_to_the_limit_of_a_key_are_those_of_its_kind():
             message = f"Is there some {noun} for which the limit of the {keys[0]} is different?"
             reply, told = reply_after(task, [fact["detail"]], message)
             assert told == [exception["detail"]] if exception else words_of(task, fact["term"])["T"] in reply, reply
+
+
+@pytest.mark.parametrize("form", ["What is the least that still counts as {T}?", "How much must it be at the very least?",
+                                  "What is the limit, and is that number itself included?"])
+def test_who_asks_for_the_least_that_counts_hears_whether_the_limit_does(form):
+    for task, fact in facts_with("edge"):
+        limit = by_name(task)[fact["needs"][0]]
+        told = reply_after(task, limit["needs"], form.format(**words_of(task, fact["term"])))[1]
+        assert told == [limit["detail"], fact["detail"]] or set(told) <= {*needed(task, fact["detail"])}, (form, told)
+        assert told, form
+
+
+def test_the_word_mostly_in_quotes_asks_for_what_is_different():
+    for task, fact in facts_with("extra"):
+        base = by_name(task)[fact["needs"][-1]]
+        hedge = re.match(r"(Normally|Usually|Mostly|Basically|As a rule)\b", base["reply"])
+        if hedge and base["aspect"] == "formula":
+            name = task["terms"][fact["term"]]["names"][0]
+            message = f'"{hedge[0]}" - when is the {name} different, and by how much?'
+            assert reply_after(task, [base["detail"]], message)[1] == [fact["detail"]], message
+
+
+def test_which_entry_holds_a_word_is_its_meaning():
+    for task, fact in facts_with("group"):
+        name = task["terms"][fact["term"]]["names"][0]
+        message = f"You'd like it for each {name}: which entry holds the {name}, please?"
+        assert reply_after(task, [], message)[1] == [fact["detail"]], message
+
+
+@pytest.mark.parametrize("form", ["Is it really every one, or do you leave some out?",
+                                  "Are there any {nouns} that should be left out altogether?"])
+def test_what_is_left_out_is_an_exception_or_there_is_none(form):
+    for task, fact in facts_with("define"):
+        reply, told = reply_after(task, [fact["detail"]], form.format(**words_of(task, fact["term"])))
+        says_so = re.search("exceptions|could ask|said yet", reply)    # a measure that was not asked about may have one
+        assert told and told[0].endswith((".except", ".extra")) or says_so, (form, reply)
