@@ -229,7 +229,9 @@ class Listener(Judge):
         What a proposal says of the result may go by all that was told about it: "So the two are A12 and C40, right?"
         """
         found = []
-        if parts.asks_for_yes and self.is_about_outcome(text):
+        is_example = parts.claims and any(self.shows_example(question.text) for question in parts.questions)
+        if is_example or parts.asks_for_yes and self.is_about_outcome(text):
+            found += [name for name in parts.claims if name in memory.told]
             found += self.told_of_result(memory)
         if parts.asks_for_yes or not self.is_about_result(text):
             found += self.details_taken_up(self.said(text), memory, ["word", "number"])
@@ -699,6 +701,10 @@ class Listener(Judge):
         hedged = {fact.term for fact in map(self.by_name.get, memory.told) if hedge and hedge[0] in fact.reply.lower()}
         if len(hedged) == 1:
             return dict.fromkeys(hedged, 1.0)
+        by_word = [self.by_name[name].term for name in self.details_taken_up(heard.said, memory, ["word"])
+                   if not self.by_name[name].is_hidden]
+        if not heard.terms and any(by_word):    # "Is Ann the only one, with no exceptions?"
+            return dict.fromkeys(filter(None, by_word), 1.0)
         kinds = [fact.term for fact in self.facts_about("define") if fact.name in memory.told]
         if not heard.terms and matches("left_out", question):
             return dict.fromkeys(kinds, 1.0)

@@ -79,7 +79,9 @@ class Matcher(Reader):
 
     def is_once_and_meant(self, fact, heard):
         """Whether a fact is the only one of its aspect, so that no term need be named, and the wording fits it."""
-        return fact.aspect in ONCE and heard.fits(fact.aspect)
+        if fact.aspect not in ONCE or not heard.fits(fact.aspect):
+            return False
+        return not heard.terms or fact.term in heard.terms or fact.aspect in self.surely_about(heard.text)
 
     def score(self, fact, heard, memory):
         """How well a question fits a fact."""
