@@ -910,6 +910,10 @@ class Listener(Judge):
                    if fact.term in heard.terms and fact.name not in memory.told]
         if unknown and any(map(heard.fits, INNER)):    # "Who's a regular: how many visits, over the whole list?"
             return ""
+        untold = [fact for fact in self.facts_about("formula") if fact.term in memory.topics[-1:]
+                  and fact.name not in memory.told]
+        if untold and not heard.terms and matches("back", text):    # "How's the effort found: how are they combined?"
+            return ""
         if heard.fits("empty") and "qualif" not in text or about_round or asks_for_group or asks_for_form or asks_for_meaning:
             return ""
         terms = {"", *heard.terms, *memory.topics[-1:]}
