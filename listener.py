@@ -405,7 +405,7 @@ class Listener(Judge):
         """
         terms, aspects = self.mentions(text, memory) or self.topics(memory), self.surely_about(text)
         facts, words = [self.by_name[name] for name in names], []
-        several = several or len({fact.term for fact in facts} - {""}) > 1
+        several = several or len({fact.term or fact.aspect for fact in facts}) > 1
         for fact in facts:
             needs_no_term = not fact.term or fact.aspect in ONCE
             is_plain = fact.term in terms or needs_no_term and fact.aspect in aspects

@@ -915,3 +915,20 @@ def test_what_is_left_out_is_an_exception_or_there_is_none(form):
         reply, told = reply_after(task, [fact["detail"]], form.format(**words_of(task, fact["term"])))
         says_so = re.search("exceptions|could ask|said yet", reply)    # a measure that was not asked about may have one
         assert told and told[0].endswith((".except", ".extra")) or says_so, (form, reply)
+
+
+def test_who_is_happy_to_help_asks_for_nothing_helpful():
+    for task, fact in facts_with("define"):
+        words = words_of(task, fact["term"])
+        if fact["term"] in task["plan"]["kinds"] and not fact.get("needs"):
+            message = "What a nice cause, I'd be happy to help. When does one count as {T}?".format(**words)
+            assert reply_after(task, [], message)[1] == [fact["detail"]], message
+
+
+def test_two_details_of_different_things_are_both_labelled():
+    for task, fact in facts_with("ties"):
+        order = next(each for each in task["facts"] if each["aspect"] == "order")
+        if "between" in by_name(task):
+            message = "I'd write \"Dino, Emma\", with commas. And if two are equal, who comes first?"
+            reply, told = reply_after(task, [order["detail"]], message)
+            assert set(told) == {"between", "ties"} and reply.count("As for") == 2, reply
