@@ -178,7 +178,8 @@ class Listener(Judge):
             again = [*wrong, *asked, *self.told_beside(parts, text, memory)]
         else:
             again = [*known, *asked]
-        words = [*self.once_more(again, text, memory, {} if parts.asks_for_yes else asked), lead, *parts.settled,
+        only_asked = {} if parts.asks_for_yes else asked
+        words = [*self.once_more(again, text, memory, only_asked), lead, *parts.settled,
                  *self.labelled(told, text, memory, several=lead), *instead[:2]]
         if not any(words):
             words = [self.reply_to_nothing(message, text, now)]
@@ -190,10 +191,10 @@ class Listener(Judge):
         return words, told, memory._replace(turn=memory.turn + 1)
 
     def to_tell(self, claims, new, wrong, asked, text, memory):
-        """(details to tell now, details to say again before them, "One thing at a time." if something has to wait)
+        """(details to tell now, details to say again before them, "One thing at a time." if something waits)
 
-        new: what a proposal tells. wrong: what was told, and is proposed otherwise. Of what is asked the first detail is
-        told as well.
+        new: what a proposal tells. wrong: what was told, and is proposed otherwise. Of what is asked the first detail
+        is told as well.
         """
         fresh = [name for name in asked if name not in {*new, *memory.told}]
         several = len(fresh) > 1 and sum(asked[name].text.endswith("?") for name in fresh) != 1
@@ -852,7 +853,8 @@ class Listener(Judge):
                 question = question.replace(aside, "")
         for match in act("condition").finditer(question):
             rest = question[:match.start()].rstrip(", ") + "?"
-            if match.end() >= len(question) - 1 and self.is_known(match[0], memory) and self.surely_about(rest) & {*INNER}:
+            is_last = match.end() >= len(question) - 1
+            if is_last and self.is_known(match[0], memory) and self.surely_about(rest) & {*INNER}:
                 return rest
         return question
 
@@ -901,20 +903,7 @@ class Listener(Judge):
         if not text.endswith("?") or matches("on_limit", text) or matches("bounds", text) and " or " not in text:
             return ""
         heard = self.read(text, memory)
-        asks_for_meaning = heard.terms and (heard.fits("define") or "count as" in text) and re.search(r"\b(how|what|who)\b", text)
-        about_round = "round" in self.aspects_here and not matches("averaged_over", text) and (
-            heard.fits("round") or re.search(r"\d\.\d", text))
-        asks_for_group = heard.fits("group") and self.is_open("group", memory)
-        asks_for_form = self.is_open("format", memory) and self.shows_example(text)
-        unknown = [fact for fact in self.facts_about("define")
-                   if fact.term in heard.terms and fact.name not in memory.told]
-        if unknown and any(map(heard.fits, INNER)):    # "Who's a regular: how many visits, over the whole list?"
-            return ""
-        untold = [fact for fact in self.facts_about("formula") if fact.term in memory.topics[-1:]
-                  and fact.name not in memory.told]
-        if untold and not heard.terms and matches("back", text):    # "How's the effort found: how are they combined?"
-            return ""
-        if heard.fits("empty") and "qualif" not in text or about_round or asks_for_group or asks_for_form or asks_for_meaning:
+        if self.asks_for_fact(text, heard, memory):
             return ""
         terms = {"", *heard.terms, *memory.topics[-1:]}
         terms |= self.taken_up(heard, memory)
@@ -937,8 +926,26 @@ class Listener(Judge):
                 measure = f"{facts[-1].term} of each {self.row}"
                 found.append(row["says"].format(measure=measure, row=self.row))
                 of_average |= "mean" in facts[-1].values    # which is a limit, and not the result
-        found = [says for says in dict.fromkeys(found) if not (of_average and "average" in says)]
+        found = [words for words in dict.fromkeys(found) if not (of_average and "average" in words)]
         return " ".join(found[:2])
+
+    def asks_for_fact(self, text, heard, memory):
+        """Whether a question, which may seem to be about what the reference settles, asks for a fact."""
+        about_round = heard.fits("round") or re.search(r"\d\.\d", text)
+        if "round" in self.aspects_here and about_round and not matches("averaged_over", text):
+            return True
+        if heard.fits("group") and self.is_open("group", memory) or heard.fits("empty") and "qualif" not in text:
+            return True
+        if self.is_open("format", memory) and self.shows_example(text):
+            return True
+        about_meaning = heard.terms and (heard.fits("define") or "count as" in text)
+        if about_meaning and re.search(r"\b(how|what|who)\b", text):
+            return True
+        untold = [fact for fact in self.facts_about("define", "formula") if fact.name not in memory.told]
+        if any(fact.aspect == "define" and fact.term in heard.terms for fact in untold):
+            return any(map(heard.fits, INNER))    # "Who's a regular: how many visits, over the whole list?"
+        points_back = not heard.terms and matches("back", text)    # "How's the effort found: how are they combined?"
+        return points_back and any(fact.aspect == "formula" and fact.term in memory.topics[-1:] for fact in untold)
 
     # ---- Questions about nothing, or about everything
 

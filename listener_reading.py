@@ -163,7 +163,7 @@ class Reader:
 
     def keys_in(self, words):
         """The keys that words are, as they stand or in another form."""
-        found = {word if word in self.keys else self.key_forms.get(word) or self.key_of.get(stem(word)) for word in words}
+        found = {self.key_forms.get(word) or self.key_of.get(stem(word)) for word in words}
         return found - {None}
 
     def learn_vocabulary(self, shown, keys, raws):
