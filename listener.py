@@ -138,6 +138,7 @@ class Question(NamedTuple):
 @dataclass
 class Parts:
     """What a message is made of."""
+    pieces: list                                     # its sentences
     claims: dict = field(default_factory=dict)       # detail -> verdict on what is proposed
     questions: list = field(default_factory=list)
     settled: list = field(default_factory=list)      # what the reference settles, beside the facts
@@ -164,7 +165,7 @@ class Listener(Judge):
         if parts.settled and parts.asks_for_yes:    # what is proposed is settled, and asks for no more
             asked = {name: question for name, question in asked.items() if name in memory.told}
         wrong = [name for name in known if parts.claims[name] in CORRECTED]
-        told, again, lead = self.to_tell(parts.claims, new, wrong, asked, text, memory)
+        told, again, lead = self.to_tell(parts, new, wrong, asked, text, memory)
         others = {self.by_name[name].term for name in known} - {self.by_name[name].term for name in told}
         if (new or parts.asks_for_yes) and len(others) > 1:    # a summary
             again = known
@@ -190,7 +191,7 @@ class Listener(Judge):
         memory = memory.after(told, [*filter(None, last)] or parts.topics)
         return words, told, memory._replace(turn=memory.turn + 1)
 
-    def to_tell(self, claims, new, wrong, asked, text, memory):
+    def to_tell(self, parts, new, wrong, asked, text, memory):
         """(details to tell now, details to say again before them, "One thing at a time." if something waits)
 
         new: what a proposal tells. wrong: what was told, and is proposed otherwise. Of what is asked the first detail
@@ -201,7 +202,7 @@ class Listener(Judge):
         lead = says("first", text) if several else ""
         if fresh:
             again = self.mistaken(fresh[0], asked[fresh[0]], memory)
-            new = [*new, *fresh[:1], *self.edges_asked(fresh[0], text, memory)]
+            new = [*new, *fresh[:1], *self.edges_asked(fresh[0], text, parts.pieces)]
         else:
             terms = {self.by_name[name].term for name in new}
             again = [name for name in [*wrong, *self.details_taken_up(self.said(text), memory, ["word"])]
@@ -216,13 +217,12 @@ class Listener(Judge):
             return []
         return [says("more", text, fill=self.label(left[0]))]
 
-    def edges_asked(self, name, text, memory):
+    def edges_asked(self, name, text, pieces):
         """Whether a limit counts itself, if a text asks for both: "From what price on, and is that included?"."""
-        if self.by_name[name].aspect != "limit":
-            return []
+        edges = [fact.name for fact in self.facts_about("edge") if name in fact.needs]
         asks = matches("asks_bound", text) or any(
-            "edge" in self.surely_about(piece) and matches("asks_edge", piece) for piece in self.pieces(text, memory))
-        return [fact.name for fact in self.facts_about("edge") if name in fact.needs and asks]
+            matches("asks_edge", piece) and "edge" in self.surely_about(piece) for piece in pieces)
+        return edges if asks else []
 
     def told_beside(self, parts, text, memory):
         """The details to say again before a sentence about what the task has no detail of: those that a text takes up.
@@ -248,7 +248,8 @@ class Listener(Judge):
 
     def hear(self, text, memory):
         """The parts of a message."""
-        parts, pieces = Parts(), self.pieces(text, memory)
+        pieces = self.pieces(text, memory)
+        parts = Parts(pieces)
         alone = [n for n, piece in enumerate(pieces) if self.stands_alone(piece, memory)]    # questions
         has_question = any(n > 0 for n in alone)
         for n, piece in enumerate(pieces):
@@ -269,10 +270,7 @@ class Listener(Judge):
                 continue
             scene = parts.scene if matches("cases", parts.scene) else ""
             if tag:
-                about = self.surely_about(piece) - self.aspects_here
-                if tables()["aspects"]["fewer"]["sure"].search(self.shadow(piece)):
-                    about.add("fewer")
-                parts.settled += [self.denial(aspect) for aspect in ("fewer", "empty", "absent") if aspect in about]
+                parts.settled += self.settled_by_sense(piece)
             settled = "" if is_example else self.settled_by_reference(scene + piece, now)
             if settled:
                 parts.settled.append(settled)
@@ -287,6 +285,13 @@ class Listener(Judge):
         if parts.scene and not (parts.questions or parts.claims or parts.settled):
             parts.questions.append(Question(parts.scene.strip(), "", memory, False))
         return parts
+
+    def settled_by_sense(self, proposal):
+        """What good sense says of a proposal about too few rows, none, or groups without any."""
+        about = self.surely_about(proposal) - self.aspects_here
+        if tables()["aspects"]["fewer"]["sure"].search(self.shadow(proposal)):    # also beside another aspect
+            about.add("fewer")
+        return [self.denial(aspect) for aspect in ("fewer", "empty", "absent") if aspect in about]
 
     def pieces(self, text, memory):
         """The sentences of a text. One that asks two things is cut, but no example question."""
@@ -702,19 +707,19 @@ class Listener(Judge):
         hedged = {fact.term for fact in map(self.by_name.get, memory.told) if hedge and hedge[0] in fact.reply.lower()}
         if len(hedged) == 1:
             return dict.fromkeys(hedged, 1.0)
-        by_word = [self.by_name[name].term for name in self.details_taken_up(heard.said, memory, ["word"])
-                   if not self.by_name[name].is_hidden]
-        if not heard.terms and any(by_word):    # "Is Ann the only one, with no exceptions?"
-            return dict.fromkeys(filter(None, by_word), 1.0)
-        kinds = [fact.term for fact in self.facts_about("define") if fact.name in memory.told]
-        if not heard.terms and matches("left_out", question):
-            return dict.fromkeys(kinds, 1.0)
+        meanings = [fact for fact in self.facts_about("define") if fact.name in memory.told]
+        if not heard.terms:
+            taken_up = map(self.by_name.get, self.details_taken_up(heard.said, memory, ["word"]))
+            by_word = [fact.term for fact in taken_up if fact.term and not fact.is_hidden]
+            if by_word:    # "Is Ann the only one, with no exceptions?"
+                return dict.fromkeys(by_word, 1.0)
+            if matches("left_out", question):
+                return {fact.term: 1.0 for fact in meanings}
         measures = {fact.term for fact in self.facts_about("formula")}
         if heard.terms.keys() <= measures and matches("limit_word", question):    # "Is the limit of the fee different?"
-            near = [fact.term for fact in self.facts_about("define") if fact.name in memory.told
-                    and fact.shared(heard.said, "field")]
+            near = {fact.term: 1.0 for fact in meanings if fact.shared(heard.said, "field")}
             if near:
-                return dict.fromkeys(near, 1.0)
+                return near
         formulas = self.formulas_named(heard)    # "Is it price times quantity for all, or are some different?"
         return heard.terms or {fact.term: 1.0 for fact in formulas[:1]}
 
@@ -794,13 +799,12 @@ class Listener(Judge):
         best, surely = heard.best_aspect()
         if scene:
             heard = self.heard_in_scene(heard, question, scene, memory)
-        quotes_hedge = matches("quotes", scene) and matches("hedge", scene)
         for aspects in map(self.aspects, self.conditions(question, scene, heard, best)):
             condition = heard._replace(aspects=aspects)
             named, surely_named = condition.best_aspect()
             if surely_named and named in (*RESULT, *HIDDEN, "edge"):
                 heard, best, surely = heard._replace(aspects={named: aspects[named]}), named, True
-        if quotes_hedge and matches("denies", question):    # "You said usually. When is it not big?"
+        if self.quotes_hedge(scene) and matches("denies", question):    # "You said usually. When is it not big?"
             heard, best, surely = heard._replace(aspects={"except": CERTAIN}), "except", True
         by_name = matches("exception", question) and "except" in self.surely_about(question) and best not in MADE
         if by_name or "any exceptions" in question or self.asks_for_one(question):
@@ -828,7 +832,7 @@ class Listener(Judge):
         if quoted and len(terms) > len(quoted):    # 'When you say what big orders "come to", what is meant?'
             terms = quoted
         if len(terms) > 1:    # "How keen is somebody, over all long lessons?" is not about "long"
-            terms = self.mentions(act("among_all").sub(" ", question), memory) or terms
+            terms = self.mentions(without("among_all", question), memory) or terms
         part = without("whole_or_part", question)
         if part != question:    # "Is that counted over all of them, or only the big ones?"
             terms = self.mentions(part, memory)
@@ -838,12 +842,15 @@ class Listener(Judge):
         """The conditions of a question, which name its aspect wherever they stand: "If two are equal, what then?"."""
         found = []
         # "You said usually. Which ones are big?", but not "You said usually. First, how long must it be?"
-        quotes_hedge = matches("quotes", scene) and matches("hedge", scene) and not heard.fits("limit")
+        quotes_hedge = self.quotes_hedge(scene) and not heard.fits("limit")
         if quotes_hedge or matches("cases", scene) and not self.is_about_result(question):
             found.append(scene)
         if best != "absent":    # "If a mechanic has no repairs, ..."
             found += [match[0] for match in act("condition").finditer(question)]
         return found
+
+    def quotes_hedge(self, scene):
+        return bool(matches("quotes", scene) and matches("hedge", scene))
 
     def without_known(self, question, memory):
         """A question without what it says in brackets, or as a condition at its end, and was told: "Which boards, if it

@@ -145,15 +145,13 @@ class Reader:
         for raw in raws:
             keys |= {str(key).lower() for key in values_of(raw, "field")}
         figures = measures | set(re.findall(rf"{KEY}\s*:\s*-?\d", shown))
-        self.keys = keys
         self.labels = set(re.findall(rf"{KEY}\s*:\s*[\"']", shown))    # the keys of words
-        self.key_words = {}    # a word for a key -> what stands for it in a shadow
         self.key_forms = {}    # a word for a key -> the key
         for key in sorted(keys - data()["words"]["keep"]):    # in the singular and the plural, however it is formed
-            shadow = "_figure" if key in figures else "_label"
             forms = (key, f"{key}s", f"{key}es", re.sub("y$", "ies", key), key.removesuffix("s"))
-            self.key_words |= dict.fromkeys(forms, shadow)
             self.key_forms |= dict.fromkeys(forms, key)
+        # a word for a key -> what stands for it in a shadow
+        self.key_words = {word: "_figure" if key in figures else "_label" for word, key in self.key_forms.items()}
         self.key_of = {stem(key): key for key in sorted(keys)}    # a stem -> the key that it is of
         for names in self.names.values():
             for key in sorted(keys & set(names)):    # a term that stands for a key
@@ -254,8 +252,7 @@ class Reader:
         def key(match):
             return self.key_words.get(match[0], match[0])
 
-        text = re.sub(r"[a-z_]\w*", key, self.noun.sub(noun, text))
-        return re.sub(rf"\b{self.row}(?= _(?:label|figure))", "row", text)    # "Which order statuses?"
+        return self.noun.sub(noun, re.sub(r"[a-z_]\w*", key, text))
 
     def with_terms(self, text):
         """The shadow of a text, with "term" for each of a term's words."""

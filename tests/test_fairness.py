@@ -19,6 +19,9 @@ import task_figures  # noqa: E402
 from test_human import by_name, human_of, needed, no_exceptions, reply_after, slots  # noqa: E402
 
 
+FORMULA_HEDGE = re.compile(r"(Normally|Usually|Mostly|Basically|As a rule)\b")    # how a formula with an extra begins
+
+
 @pytest.fixture(scope="module")
 def tasks():
     return task_figures.finished(60)[0]
@@ -709,7 +712,7 @@ def test_a_hedge_in_quotes_asks_for_its_exception(form):
     count = 0
     for task, fact in facts_with("extra"):
         base = by_name(task)[fact["needs"][0]]
-        hedge = re.match(r"(Normally|Usually|Mostly|Basically|As a rule)\b", base["reply"])
+        hedge = FORMULA_HEDGE.match(base["reply"])
         if hedge:
             words = w.common_words(task["plan"])
             told = reply_after(task, [base["detail"]], form.format(hedge=hedge[0].lower(), **words))[1]
@@ -894,7 +897,7 @@ def test_who_asks_for_the_least_that_counts_hears_whether_the_limit_does(form):
 def test_the_word_mostly_in_quotes_asks_for_what_is_different():
     for task, fact in facts_with("extra"):
         base = by_name(task)[fact["needs"][-1]]
-        hedge = re.match(r"(Normally|Usually|Mostly|Basically|As a rule)\b", base["reply"])
+        hedge = FORMULA_HEDGE.match(base["reply"])
         if hedge and base["aspect"] == "formula":
             name = task["terms"][fact["term"]]["names"][0]
             message = f'"{hedge[0]}" - when is the {name} different, and by how much?'

@@ -91,7 +91,7 @@ def test_hostile_programs_are_contained_and_pass_nothing(user, without, step):
         shutil.copy(ROOT / "tests" / "hostile_programs.py", folder / "tests")
         subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)
         names = sorted(path.stem for path in (folder / "tests" / "hostile").glob("*.py"))[::step]
-        command = [python, str(folder / "tests" / "hostile_programs.py"), "--only", *names,
+        command = [python, str(folder / "tests" / "hostile_programs.py"), *(["--only", *names] if step > 1 else []),
                    *(["--without", *without.split(",")] if without else [])]
         if "landlock" in without:    # nothing then keeps programs from this user's files
             as_nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"] * (os.getuid() == 0)
