@@ -106,6 +106,13 @@ def with_another_number(reply):
     return re.sub(r"(?<![\w.])\d+(?![\d.]*\d)", higher, reply, count=1)
 
 
+def without_all(parts, text):
+    """A text without some parts of it."""
+    for part in parts:
+        text = text.replace(part, "").strip()
+    return text
+
+
 class Memory(NamedTuple):
     """What the human remembers. It is a tuple, so that the same messages need not be replayed."""
     told: tuple = ()         # details
@@ -174,16 +181,25 @@ class Listener(Judge):
         if told:
             instead = []
         elif parts.settled:
-            again = [*known, *asked] if parts.asks_for_yes else []
+            again = [*known, *asked, *self.told_about_result(text, memory)]
+            again = again if parts.asks_for_yes else self.told_with_figures(text, memory)
         elif instead:
             again = [*wrong, *asked, *self.told_beside(parts, text, memory)]
         else:
             again = [*known, *asked]
         only_asked = {} if parts.asks_for_yes else asked
-        words = [*self.once_more(again, text, memory, only_asked), lead, *parts.settled,
-                 *self.labelled(told, text, memory, several=lead), *instead[:2]]
+        terms = self.mentions(text, now) | dict.fromkeys(self.by_name[name].term for name in again)
+        settled = " ".join(parts.settled)
+        again = [word for word in self.once_more(again, text, memory, only_asked) if word not in settled]
+        words = [*again, lead, *parts.settled,
+                 *self.labelled(told, text, memory, several=lead), *self.further_ties(told, parts),
+                 *(without_all(parts.settled, word) for word in instead[:2])]
+        if not told and any(words) and matches("adds_all", text):
+            words += [word for word in self.settled_about_result(text, now) if word not in settled]
         if not any(words):
             words = [self.reply_to_nothing(message, text, now)]
+        if not told and not instead:
+            words += self.without_exceptions(terms, parts.pieces, now)
         if not told and (self.is_about_outcome(text) or parts.asks_for_yes and matches("whole_rule", text)):
             words += self.forgotten(text, now)
         last = [self.by_name[name].term for name in [*asked, *known, *told]][-1:]
@@ -202,11 +218,14 @@ class Listener(Judge):
         lead = says("first", text) if several else ""
         if fresh:
             again = self.mistaken(fresh[0], asked[fresh[0]], memory)
-            new = [*new, *fresh[:1], *self.edges_asked(fresh[0], text, parts.pieces)]
+            new = [*new, *fresh[:1], *self.asked_together(fresh[0], text, parts.pieces)]
         else:
             terms = {self.by_name[name].term for name in new}
-            again = [name for name in [*wrong, *self.details_taken_up(self.said(text), memory, ["word"])]
+            unsure = [name for name in parts.claims if name in memory.told and parts.claims[name] == "unsure"]
+            again = [name for name in [*wrong, *unsure, *self.details_taken_up(self.said(text), memory, ["word"])]
                      if self.by_name[name].term in terms]
+            if new:    # "The first two, then. And what is the limit for big?"
+                again += [name for name, question in asked.items() if matches("asks", question.text)]
         return self.with_needed(new, memory.told), again, lead
 
     def forgotten(self, text, memory):
@@ -217,12 +236,33 @@ class Listener(Judge):
             return []
         return [says("more", text, fill=self.label(left[0]))]
 
-    def edges_asked(self, name, text, pieces):
-        """Whether a limit counts itself, if a text asks for both: "From what price on, and is that included?"."""
-        edges = [fact.name for fact in self.facts_about("edge") if name in fact.needs]
-        asks = matches("asks_bound", text) or any(
+    def further_ties(self, told, parts):
+        """What is said with a rule for ties to who asks, before it was told, what comes after the rule."""
+        if not any(self.by_name[name].aspect == "ties" for name in told):
+            return []
+        return [row["says"] for row in self.settled_here if row["about"] == "ties" and row["says"] not in parts.settled
+                and any(row["asks"].search(self.shadow(piece)) for piece in parts.pieces)]
+
+    def without_exceptions(self, terms, pieces, memory):
+        """What is said of some terms, of which all is known, to who asks for exceptions beside something else."""
+        text = " ".join(piece for piece in pieces if piece.endswith("?") and not matches("acknowledges", piece))
+        if not matches("without_exception", self.shadow(text)):
+            return []
+        known = {self.by_name[name].term for name in memory.told} - {""}
+        terms = [term for term in terms if term in known]
+        hidden = self.hidden_about(terms, memory)
+        none = [term for term in terms if not self.has_hidden(term)]
+        words = [self.denial("except", none, text)] if none else []
+        return words + [self.no_others(fact, text, memory) for fact in hidden[:1] if fact.name in memory.told]
+
+    def asked_together(self, name, text, pieces):
+        """What is told with a detail if a text asks for both: a limit with whether it counts, as in "From what price on,
+        and is that included?", and that there are particular people with their names."""
+        after = [fact for fact in self.facts if name in fact.needs]
+        asks_edge = matches("asks_bound", text) or any(
             matches("asks_edge", piece) and "edge" in self.surely_about(piece) for piece in pieces)
-        return edges if asks else []
+        found = [fact.name for fact in after if fact.aspect == "edge" and asks_edge]
+        return found + [fact.name for fact in after if fact.aspect in CHOICES and matches("asks_names", text)]
 
     def told_beside(self, parts, text, memory):
         """The details to say again before a sentence about what the task has no detail of: those that a text takes up.
@@ -237,6 +277,19 @@ class Listener(Judge):
         if parts.asks_for_yes or not self.is_about_result(text):
             found += self.details_taken_up(self.said(text), memory, ["word", "number"])
         return found
+
+    def told_about_result(self, text, memory):
+        """The details of the result that were told, and that a text surely is about."""
+        about = self.surely_about(text) & {*RESULT}
+        return [name for name in memory.told if self.by_name[name].aspect in about]
+
+    def told_with_figures(self, text, memory):
+        """The details to say again before what the reference settles, if a text has a case or a formula beside: "Is a
+        trip with 0 riders lonely, so that the average has it, too?"."""
+        has_case = matches("figure", self.shadow(text))
+        found = [name for name in memory.told if has_case and self.by_name[name].term in self.mentions(text, memory)]
+        formulas = [fact for fact in self.facts_about("formula") if fact.name in memory.told]
+        return found + [fact.name for fact in formulas if len(fact.shared(self.said(text), "field")) > 1]
 
     def with_zeros(self, text):
         """A text in which to have no delay is to have a delay of 0, unless it is about what is listed."""
@@ -309,15 +362,23 @@ class Listener(Judge):
         return self.with_their_tags(pieces, memory)
 
     def with_their_tags(self, pieces, memory):
-        """Sentences, of which those that only ask for a yes are joined to those before: "It's 20. Is that so?"."""
+        """Sentences, of which those that only ask for a yes, or about the case before, are joined to those before: "It's
+        20. Is that so?", "Say one has exactly 20. Is that one big?"."""
         proposals = []
         for piece in pieces:
             follows = proposals and any(self.said(proposals[-1]).values())
-            if follows and piece.endswith("?") and self.only_asks_for_a_yes(piece[:-1], memory):
+            if follows and proposals[-1].endswith(".") and self.asks_about_case(proposals[-1], piece):
+                proposals[-1] = f"{proposals[-1].rstrip('.')}, {piece}"
+            elif follows and piece.endswith("?") and self.only_asks_for_a_yes(piece[:-1], memory):
                 proposals[-1] = f"{proposals[-1].rstrip('.!?')}, right?"
             else:
                 proposals.append(piece)
         return proposals
+
+    def asks_about_case(self, case, question):
+        """Whether a question only asks if a case, which is told before it, is of a kind: "Is that order big or not?"."""
+        is_case = matches("figure", self.shadow(case)) and not matches("acknowledges", case)
+        return is_case and matches("is_of_kind", self.with_terms(question))
 
     def stands_alone(self, piece, memory):
         """Whether a question needs nothing that was said before it."""
@@ -388,7 +449,9 @@ class Listener(Judge):
 
     def asks_for_one(self, piece):
         """Whether a sentence asks for exceptions: "Is there one that is big, although it's cheap?"."""
-        return not self.is_about_result(piece) and matches("exists", self.with_terms(piece))
+        if self.is_about_result(piece) or matches("missed", piece):
+            return False
+        return matches("exists", self.with_terms(piece))
 
     def repeats_to_ask(self, claims, piece, scene, memory):
         """Whether claims repeat what is known to ask for something else: "It's the price - from 20 on, or more?"."""
@@ -427,7 +490,9 @@ class Listener(Judge):
         if not names:
             return []
         aspects, settled = self.surely_about(text), []
-        found = {*names, *(fact.name for fact in self.facts if not fact.term and fact.aspect in aspects)}
+        formulas = {self.by_name[name].term for name in names if self.by_name[name].aspect == "formula"}
+        found = {*names, *(fact.name for fact in self.facts_about("extra") if fact.term in formulas)}
+        found |= {fact.name for fact in self.facts if not fact.term and fact.aspect in aspects}
         if not all(self.asks_only_for(self.by_name[name], (asked or {}).get(name)) for name in names):
             said, terms = self.said(text), {self.by_name[name].term for name in names}
             if said["number"]:    # "With 20, and Ann as a regular, is it big?"
@@ -456,8 +521,9 @@ class Listener(Judge):
     def settled_about_result(self, text, memory):
         """What the reference settles about the result, given what was told, if a text may depend on it."""
         told = {"", *(self.by_name[name].aspect for name in memory.told)}
+        of_limit = any("mean" in fact.values for fact in self.facts_about("limit"))    # the average of the list
         return [row["says"] for row in self.settled_here if row["about"] in told
-                and "of_result" in row and re.search(row["of_result"], text)]
+                and not (of_limit and "average" in row["says"]) and "of_result" in row and re.search(row["of_result"], text)]
 
     def asks_only_for(self, fact, question):
         """Whether a question is an open one about a fact: "What's the limit?", but not "With 20, is it big?"."""
@@ -538,6 +604,9 @@ class Listener(Judge):
         first, said = self.first(fact, memory.told), self.said(question.text)
         if fact.aspect == "edge" and first.aspect == "limit" and first.shared(said, "number"):
             return fact.name
+        if fact.aspect == "format" and fact.name in memory.told and matches("of_several", question.text):
+            for other in self.facts_about("between"):    # "How should the line look, with two orders?"
+                return other.name
         if fact.aspect == "limit" and first.aspect == "define" and first.about["field"] and (
                 first.about["field"] == said["field"] - self.requested_keys):
             return fact.name
@@ -641,9 +710,13 @@ class Listener(Judge):
         heard, about_result = self.asked(question, scene, memory)
         if heard.best_aspect()[0] in HIDDEN:
             heard = heard._replace(terms=self.terms_with_exceptions(heard, scene + question, memory))
-        if matches("general", question) and not about_result and not heard.said["field"]:
+        is_general = matches("general", question) or matches("missed", question)
+        if is_general and not about_result and not heard.said["field"]:
             return self.anything(heard, memory)
         score, fact = self.best_fact(heard, memory)
+        spelled = self.spelled_in_rows(question, memory)
+        if spelled:
+            return None, spelled
         if matches("needless", question) and not self.is_clear(heard, fact):
             return None, says("needless", question)
         best, surely = heard.best_aspect()
@@ -651,7 +724,7 @@ class Listener(Judge):
         asks_order = is_unordered and best == "order" and matches("in_order", question)
         asks_order = asks_order and not (heard.terms and " or " in question)
         if asks_order or surely and best == "fewer":
-            return None, self.denial(best)
+            return None, self.denials(best, question)
         head = self.unknown_head(question, scene, heard, memory)
         if head:
             return head, ""
@@ -659,8 +732,19 @@ class Listener(Judge):
         if found:
             return found
         if surely and best in RESULT and not self.likely_facts(heard, best):
-            return None, self.denial(best)
+            return None, self.denials(best, question)
         return self.heard_fact(question, heard, score, fact, memory), ""
+
+    def spelled_in_rows(self, question, memory):
+        """Which key has the words that a question names, and how they are spelled, if it asks for that and they were told."""
+        if not matches("spelling", self.shadow(question)):
+            return ""
+        named = self.said(question)["word"] & set(chain(*(self.by_name[name].about["word"] for name in memory.told)))
+        for key, words in re.findall(r'\["(\w+)"\] (?:==|!=|in|not in) (\[[^\]]*\]|"[^"]*")', self.reference):
+            words = re.findall('"[^"]*"', words)
+            if named & {word.strip('"').lower() for word in words}:
+                return says("spelled", fill=f"{key} says {' or '.join(words)}")
+        return ""
 
     def goal_asked(self, question, memory):
         """The formula of what the request asks for, if a question is about that: "What is it that I add up?", "Is the
@@ -720,7 +804,9 @@ class Listener(Judge):
             near = {fact.term: 1.0 for fact in meanings if fact.shared(heard.said, "field")}
             if near:
                 return near
-        formulas = self.formulas_named(heard)    # "Is it price times quantity for all, or are some different?"
+        # "Is it price times quantity for all, or is there a discount?"
+        formulas = [fact for fact in self.facts_about("formula")
+                    if len(fact.about["field"]) > 1 and fact.about["field"] <= heard.said["field"]]
         return heard.terms or {fact.term: 1.0 for fact in formulas[:1]}
 
     def best_fact(self, heard, memory):
@@ -753,6 +839,12 @@ class Listener(Judge):
             return says("no_exceptions", aspect, fill='" or "'.join(self.spoken(term, text) for term in terms))
         none = self.sure_replies.get(aspect) or tables()["aspects"][aspect].get("none", "")
         return none.replace("{row}", self.row)
+
+    def denials(self, aspect, question):
+        """What is said if the task has no fact of an aspect; who asks for too few rows and for none is told both."""
+        few = [other for other in ("fewer", "empty") if other not in self.aspects_here
+               and tables()["aspects"][other]["sure"].search(self.shadow(question))]
+        return " ".join(map(self.denial, few if aspect in few else [aspect]))
 
     def hidden_about(self, terms, memory):
         """The exceptions and extras of some terms, and of measures that they go by, what was not told first."""

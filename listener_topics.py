@@ -7,6 +7,8 @@ term is about the topic, the term that was talked about last, or about what it t
 A fact may need another one that is told before it: the limit of "big" is told after what "big" means. The facts that
 can be told next are the open layer.
 """
+import re
+
 from listener_reading import HEADS, INNER, LIMITS, ONCE, RESULT, SURE, Reader
 from listener_words import CONTENT, first_of, matches, tables, words_of
 
@@ -145,7 +147,7 @@ class Matcher(Reader):
 
     def spoken(self, term, text=""):
         """The name of a term that a text, or else the request, has."""
-        for known in (text, self.request):
+        for known in (" ".join(re.findall(r'"([^"]*)"', text)), text, self.request):
             for name in self.names[term]:
                 if set(name.split()) <= set(words_of(known.replace("-", " "))):
                     return name
