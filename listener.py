@@ -149,6 +149,7 @@ class Parts:
     claims: dict = field(default_factory=dict)       # detail -> verdict on what is proposed
     questions: list = field(default_factory=list)
     settled: list = field(default_factory=list)      # what the reference settles, beside the facts
+    settling: str = ""                               # the sentences that ask for that
     topics: list = field(default_factory=list)       # the terms that are named
     scene: str = ""                                  # sentences that wait for their question
     asks_for_yes: bool = False                       # "..., right?"
@@ -169,6 +170,7 @@ class Listener(Judge):
         now = memory.after(topics=parts.topics)
         new, known = self.claimed_facts(parts.claims, memory)
         asked, instead = self.asked_facts(parts, text, now.after(new))
+        instead = self.spelled_in_rows(text, memory) or instead
         if parts.settled and parts.asks_for_yes:    # what is proposed is settled, and asks for no more
             asked = {name: question for name, question in asked.items() if name in memory.told}
         wrong = [name for name in known if parts.claims[name] in CORRECTED]
@@ -182,7 +184,7 @@ class Listener(Judge):
             instead = []
         elif parts.settled:
             again = [*known, *asked, *self.told_about_result(text, memory)]
-            again = again if parts.asks_for_yes else self.told_with_figures(text, memory)
+            again = again if parts.asks_for_yes else self.told_with_figures(parts.settling, memory)
         elif instead:
             again = [*wrong, *asked, *self.told_beside(parts, text, memory)]
         else:
@@ -191,11 +193,11 @@ class Listener(Judge):
         terms = self.mentions(text, now) | dict.fromkeys(self.by_name[name].term for name in again)
         settled = " ".join(parts.settled)
         again = [word for word in self.once_more(again, text, memory, only_asked) if word not in settled]
+        if (again or settled) and not told and matches("adds_all", text):
+            again += [word for word in self.settled_about_result(text, now, [""]) if word not in settled]
         words = [*again, lead, *parts.settled,
                  *self.labelled(told, text, memory, several=lead), *self.further_ties(told, parts),
                  *(without_all(parts.settled, word) for word in instead[:2])]
-        if not told and any(words) and matches("adds_all", text):
-            words += [word for word in self.settled_about_result(text, now) if word not in settled]
         if not any(words):
             words = [self.reply_to_nothing(message, text, now)]
         if not told and not instead:
@@ -262,7 +264,7 @@ class Listener(Judge):
         asks_edge = matches("asks_bound", text) or any(
             matches("asks_edge", piece) and "edge" in self.surely_about(piece) for piece in pieces)
         found = [fact.name for fact in after if fact.aspect == "edge" and asks_edge]
-        return found + [fact.name for fact in after if fact.aspect in CHOICES and matches("asks_names", text)]
+        return found + [fact.name for fact in after if fact.aspect == "names" and matches("asks_names", text)]
 
     def told_beside(self, parts, text, memory):
         """The details to say again before a sentence about what the task has no detail of: those that a text takes up.
@@ -327,6 +329,7 @@ class Listener(Judge):
             settled = "" if is_example else self.settled_by_reference(scene + piece, now)
             if settled:
                 parts.settled.append(settled)
+                parts.settling += piece + " "
                 if not tag and not self.surely_about(piece) & {*HIDDEN, "empty", "round"}:
                     continue
             proposal = body if tag and not is_example else ""    # "..., right?" without its end
@@ -518,9 +521,12 @@ class Listener(Judge):
         """The details that were told about the result: its order, ties, number and form."""
         return [name for name in memory.told if self.by_name[name].aspect in (*RESULT, "order")]
 
-    def settled_about_result(self, text, memory):
-        """What the reference settles about the result, given what was told, if a text may depend on it."""
-        told = {"", *(self.by_name[name].aspect for name in memory.told)}
+    def settled_about_result(self, text, memory, aspects=()):
+        """What the reference settles about the result, given what was told, if a text may depend on it.
+
+        aspects: those of the rows in question, if not all are.
+        """
+        told = {*aspects} or {"", *(self.by_name[name].aspect for name in memory.told)}
         of_limit = any("mean" in fact.values for fact in self.facts_about("limit"))    # the average of the list
         return [row["says"] for row in self.settled_here if row["about"] in told
                 and not (of_limit and "average" in row["says"]) and "of_result" in row and re.search(row["of_result"], text)]
@@ -714,9 +720,6 @@ class Listener(Judge):
         if is_general and not about_result and not heard.said["field"]:
             return self.anything(heard, memory)
         score, fact = self.best_fact(heard, memory)
-        spelled = self.spelled_in_rows(question, memory)
-        if spelled:
-            return None, spelled
         if matches("needless", question) and not self.is_clear(heard, fact):
             return None, says("needless", question)
         best, surely = heard.best_aspect()
@@ -735,16 +738,16 @@ class Listener(Judge):
             return None, self.denials(best, question)
         return self.heard_fact(question, heard, score, fact, memory), ""
 
-    def spelled_in_rows(self, question, memory):
-        """Which key has the words that a question names, and how they are spelled, if it asks for that and they were told."""
-        if not matches("spelling", self.shadow(question)):
-            return ""
-        named = self.said(question)["word"] & set(chain(*(self.by_name[name].about["word"] for name in memory.told)))
+    def spelled_in_rows(self, text, memory):
+        """Which keys have the words that a text names, and how they are spelled, if it asks for that and they were told."""
+        if not matches("spelling", self.shadow(text)):
+            return []
+        named = self.said(text)["word"] & set(chain(*(self.by_name[name].about["word"] for name in memory.told)))
+        found = []
         for key, words in re.findall(r'\["(\w+)"\] (?:==|!=|in|not in) (\[[^\]]*\]|"[^"]*")', self.reference):
-            words = re.findall('"[^"]*"', words)
-            if named & {word.strip('"').lower() for word in words}:
-                return says("spelled", fill=f"{key} says {' or '.join(words)}")
-        return ""
+            if named & {word.lower() for word in re.findall('"([^"]*)"', words)}:
+                found.append(says("spelled", fill=f"{key} says {words.strip('[]').replace(', ', ' or ')}"))
+        return found
 
     def goal_asked(self, question, memory):
         """The formula of what the request asks for, if a question is about that: "What is it that I add up?", "Is the

@@ -935,3 +935,119 @@ def test_two_details_of_different_things_are_both_labelled():
             message = "I'd write \"Dino, Emma\", with commas. And if two are equal, who comes first?"
             reply, told = reply_after(task, [order["detail"]], message)
             assert set(told) == {"between", "ties"} and reply.count("As for") == 2, reply
+
+
+def has_hidden(task, term):
+    """Whether a term, or a measure that it goes by, has an exception or an extra."""
+    keys = by_name(task).get(f"{term}.define", {}).get("values", {}).get("field", [])
+    terms = {term, *(each for each, about in task["terms"].items() if set(keys) & set(about["names"]))}
+    return any(each.get("term") in terms for each in task["facts"] if each["aspect"] in ("except", "extra"))
+
+
+@pytest.mark.parametrize("form", ["Is every {T} {noun} counted, or does it have to meet another condition as well?",
+                                  "So that's all it takes to be {T}, whatever the rest of the {noun} says?",
+                                  "And there's no special rule for some {nouns} that makes them {T}?"])
+def test_who_asks_for_exceptions_beside_what_is_known_hears_that_there_are_none(form):
+    count = 0
+    for task, fact in facts_with("define"):
+        if fact["term"] in task["plan"]["kinds"] and not has_hidden(task, fact["term"]):
+            mine = [each["detail"] for each in task["facts"] if each.get("term") == fact["term"]]
+            reply, told = reply_after(task, mine, form.format(**words_of(task, fact["term"])))
+            assert told or re.search("exceptions|all about|no more", reply), (form, reply)
+            count += 1
+    assert count > 20
+
+
+@pytest.mark.parametrize("form", ["So I simply add up {formula} over all of the {T} {nouns}, is that right?",
+                                  "Is the total just the sum of {formula} over all {T} {nouns}?"])
+def test_who_adds_up_hears_that_it_is_the_sum(form):
+    count = 0
+    for task, fact in facts_with("formula"):
+        keys = fact["values"]["field"]
+        if "return sum(" in task["ground_truth"] and "whole" not in task["ground_truth"] and len(keys) == 2:
+            words = words_of(task, task["plan"]["kinds"][0]) | {"formula": f"{keys[0]} and {keys[1]}"}
+            known = needed(task, fact["detail"])
+            reply, told = reply_after(task, [*known, fact["detail"]], form.format(**words))
+            assert told or "it's the sum" in reply, (form, reply)
+            count += 1
+    assert count > 3
+
+
+@pytest.mark.parametrize("form", ["If {both} are both equal, what decides then?",
+                                  "And what decides if both the {both} are the same?",
+                                  "If even that is the same, what decides?"])
+def test_after_a_tie_there_are_no_more(form):
+    for task, fact in facts_with("ties"):
+        order = next(each for each in task["facts"] if each["aspect"] == "order")
+        keys = [*order["values"].get("field", []), *fact["values"].get("field", [])]
+        if len(set(keys)) == 2:
+            reply, _ = reply_after(task, [order["detail"], "ties"], form.format(both=" and the ".join(keys)))
+            assert "More ties than that" in reply, (form, reply)
+
+
+@pytest.mark.parametrize("form", ["If fewer than {k} qualify, or none at all, what should I return?",
+                                  "If only one {noun} qualifies, I'd return just that one, and an empty list if none does?"])
+def test_too_few_and_none_are_answered_together(form):
+    count = 0
+    for task, fact in facts_with("count"):
+        if "empty" not in by_name(task) and fact["values"].get("number"):
+            words = w.common_words(task["plan"]) | {"k": fact["values"]["number"][0]}
+            reply, _ = reply_after(task, ["count"], form.format(**words))
+            assert "fewer" in reply and ("nothing" in reply or "empty" in reply), (form, reply)
+            count += 1
+    assert count > 3
+
+
+def test_what_is_known_and_asked_is_said_beside_what_is_proposed():
+    for task, fact in facts_with("count"):
+        number, limit = fact["values"].get("number"), task["plan"]["kinds"][0] + ".limit"
+        if number and limit in by_name(task):
+            words = words_of(task, task["plan"]["kinds"][0])
+            message = "OK, the list has at most {k} entries. For \"{T}\": what is the limit?".format(k=number[0], **words)
+            known = [*needed(task, limit), limit]
+            reply, _ = reply_after(task, known, message)
+            assert by_name(task)[limit]["reply"] in reply, reply
+
+
+def test_names_that_are_asked_for_are_told_with_who_they_are():
+    count = 0
+    for task, fact in facts_with("names"):
+        define, words = by_name(task)[f"{fact['term']}.define"], words_of(task, fact["term"])
+        told = reply_after(task, [], "Who are your {T}, please? Could you give me their names?".format(**words))[1]
+        assert set(told) == {define["detail"], fact["detail"]}, words["T"]
+        told = reply_after(task, [], "Who are your {T}?".format(**words))[1]
+        assert told == [define["detail"]], "only what is asked for"
+        count += 1
+    assert count > 3
+
+
+def test_which_key_has_a_word_and_how_it_is_spelled():
+    count = 0
+    for task, fact in facts_with("values"):
+        word = fact["values"]["word"][0]
+        found = re.search(rf'\["(\w+)"\] (==|!=|in|not in) \[?("\w+", )*"{word}"', task["ground_truth"], re.IGNORECASE)
+        if found:
+            message = f"Is '{word}' given in the {found[1]} field, and is it spelled exactly like that?"
+            reply, _ = reply_after(task, [*needed(task, fact["detail"]), fact["detail"]], message)
+            assert re.search(rf'the {found[1]} says .*"{word}"', reply, re.IGNORECASE), (message, reply)
+            count += 1
+    assert count > 20
+
+
+@pytest.mark.parametrize("form", ["Is there anything that I've missed?", "Did I miss anything?"])
+def test_whether_something_was_missed_asks_for_no_exceptions(form):
+    for task, fact in facts_with("empty"):
+        everything = [each["detail"] for each in task["facts"]]
+        reply, _ = reply_after(task, everything, f"So it's \"-\" for nothing. {form}")
+        assert "exceptions" not in reply, reply
+
+
+def test_a_case_and_whether_it_is_of_a_kind_are_one_question():
+    for task, fact in facts_with("edge"):
+        limit = by_name(task)[fact["needs"][0]]
+        number, keys = limit["values"].get("number"), by_name(task)[limit["needs"][0]]["values"]["field"]
+        if number and len(keys) == 1 and keys[0] in task["problem_description"]:
+            words = words_of(task, fact["term"])
+            message = "Say there is one with {n} {key}. Is that {noun} {T} or not?".format(n=number[0], key=keys[0], **words)
+            known = [*needed(task, fact["detail"]), fact["detail"]]
+            assert fact["reply"] in reply_after(task, known, message)[0], message

@@ -125,6 +125,9 @@ def untrue(task, told, reply):
                    for name in about["names"]]
     named = rf'((" or ")?({"|".join(map(re.escape, plain_terms))}))+'
     none = [re.escape(text).replace(r"\{0\}", named) for text in table["says"]["no_exceptions"] if plain_terms]
+    compared = re.findall(r'\["(\w+)"\] (?:==|!=|in|not in) (\[[^\]]*\]|"[^"]*")', task["ground_truth"])
+    true += [text.format(f"{key} says {words.strip('[]').replace(', ', ' or ')}")
+             for key, words in compared for text in table["says"]["spelled"]]
     true = [re.escape(text).replace("_", ".*?") for text in sorted(true, key=len, reverse=True)]
     asks_back = [r"Do you mean .*?\?", *(re.escape(text).replace(r"\{0\}", ".*") for name in ("unclear", "more")
                                         for text in table["says"][name])]
