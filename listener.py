@@ -865,7 +865,7 @@ class Listener(Judge):
         if fact and fact.aspect == "limit" and fact.term not in heard.terms:
             goes_by = fact.about["field"] & heard.terms.keys() or fact.term in self.kinds_by(heard.terms)
             formulas = [other for other in self.facts_about("formula") if other.term in heard.terms]
-            if formulas and not (goes_by and aspects.get("limit")):    # "What is the cost?"
+            if formulas and not (goes_by and any(map(aspects.get, LIMITS))):    # "What is the cost?"
                 fact = formulas[0]
         limits = [other for other in layer if other.aspect == "limit"]
         if fact and fact.aspect == "define" and fact.name in memory.told and limits and heard.said["number"]:
@@ -1039,6 +1039,9 @@ class Listener(Judge):
         if heard.fits("group") and self.is_open("group", memory) or heard.fits("empty") and "qualif" not in text:
             return True
         if self.is_open("format", memory) and self.shows_example(text):
+            return True
+        goal = self.goal_asked(text, memory)
+        if goal and goal.name not in memory.told:
             return True
         about_meaning = heard.terms and (heard.fits("define") or "count as" in text)
         if about_meaning and re.search(r"\b(how|what|who)\b", text):

@@ -1051,3 +1051,27 @@ def test_a_case_and_whether_it_is_of_a_kind_are_one_question():
             message = "Say there is one with {n} {key}. Is that {noun} {T} or not?".format(n=number[0], key=keys[0], **words)
             known = [*needed(task, fact["detail"]), fact["detail"]]
             assert fact["reply"] in reply_after(task, known, message)[0], message
+
+
+@pytest.mark.parametrize("form", ["How high must the {key} be: from 1000 on, or more than some other number?",
+                                  "From what {key} on, inclusive or not?"])
+def test_a_limit_is_asked_for_with_its_key(form):
+    count = 0
+    for task, fact in facts_with("limit"):
+        define = by_name(task)[fact["needs"][0]]
+        if len(define["values"]["field"]) == 1 and define["values"].get("end") == ["high"]:
+            known = [*needed(task, fact["detail"])]
+            formula = [each["detail"] for each in task["facts"] if each["aspect"] == "formula"]
+            told = reply_after(task, [*formula, *known], form.format(key=define["values"]["field"][0]))[1]
+            assert fact["detail"] in told, (form, told)
+            count += 1
+    assert count > 3
+
+
+def test_what_is_added_up_is_the_measure_of_the_request():
+    for task, fact in facts_with("formula"):
+        if not fact.get("needs") and "return sum(" in task["ground_truth"]:
+            name = task["terms"][fact["term"]]["names"][0]
+            for message in ("So it is a sum. But which quantity should I add up for them, please?",
+                            f'So it is a sum. Which number would one of them add to the total "{name}"?'):
+                assert fact["detail"] in reply_after(task, [], message)[1], message
