@@ -897,7 +897,8 @@ class Listener(Judge):
         for aspects in map(self.aspects, self.conditions(question, scene, heard, best)):
             condition = heard._replace(aspects=aspects)
             named, surely_named = condition.best_aspect()
-            if surely_named and named in (*RESULT, *HIDDEN, "edge"):
+            is_detail = named == "edge" and surely and best in MADE    # "How is it rounded if it ends in exactly .5?"
+            if surely_named and named in (*RESULT, *HIDDEN, "edge") and not is_detail:
                 heard, best, surely = heard._replace(aspects={named: aspects[named]}), named, True
         if self.quotes_hedge(scene) and matches("denies", question):    # "You said usually. When is it not big?"
             heard, best, surely = heard._replace(aspects={"except": CERTAIN}), "except", True
@@ -907,7 +908,8 @@ class Listener(Judge):
         if "round" in self.aspects_here and re.search(r"\d\.\d", question):    # all that is given is whole
             heard, best, surely = heard._replace(aspects={"round": CERTAIN}), "round", True
         other = ("between", "ties", "empty", "fewer", *([] if self.aspects(question).get("format") else INNER))
-        if self.shows_example(question) and not (surely and best in other):
+        shows_figure = "format" in self.aspects_here and matches("shows_figure", self.shadow(question))
+        if shows_figure or self.shows_example(question) and not (surely and best in other):
             heard, best, surely = heard._replace(aspects={"format": CERTAIN}), "format", True
         if self.asks_how_often(heard, question, memory):
             heard = heard._replace(aspects={"limit": SURE})

@@ -1075,3 +1075,31 @@ def test_what_is_added_up_is_the_measure_of_the_request():
             for message in ("So it is a sum. But which quantity should I add up for them, please?",
                             f'So it is a sum. Which number would one of them add to the total "{name}"?'):
                 assert fact["detail"] in reply_after(task, [], message)[1], message
+
+
+@pytest.mark.parametrize("form", ["Which of the {key}s mean that the {noun} is {T}?", "Which {key} makes the {noun} {T}?"])
+def test_the_noun_order_is_no_order(form):
+    count = 0
+    for task, fact in facts_with("values"):
+        define = by_name(task)[f"{fact['term']}.define"]
+        if define["values"].get("field") and len(define["values"]["field"]) == 1:
+            words = words_of(task, fact["term"]) | {"key": define["values"]["field"][0]}
+            assert reply_after(task, [define["detail"]], form.format(**words))[1] == [fact["detail"]], (form, words)
+            count += words["noun"] == "order"
+    assert count > 0
+
+
+def test_which_figure_stands_beside_a_name_is_the_form_of_an_entry():
+    for task, fact in facts_with("format"):
+        order = next((each for each in task["facts"] if each["aspect"] == "order"), None)
+        if order and order["values"].get("field"):
+            key = order["values"]["field"][0]
+            message = f"Which figure goes with each {w.common_words(task['plan'])['noun']}: the {key} or something else?"
+            assert reply_after(task, [order["detail"]], message)[1] == ["format"], message
+
+
+def test_a_detail_of_rounding_is_about_rounding():
+    for task, fact in facts_with("round"):
+        limit = f"{task['plan']['kinds'][0]}.limit"
+        known = [limit] if limit in by_name(task) else []
+        assert reply_after(task, known, "How do you round it, especially when it ends in exactly .5?")[1] == ["round"]
