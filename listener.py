@@ -180,8 +180,9 @@ class Listener(Judge):
             again = known
         elif told and parts.asks_for_yes:
             again += [name for name in known if self.by_name[name].term in others]
-        if told:
-            instead = []
+        if told:    # "What stands between the entries, and how many do you want?": there is no wish about the second
+            of_result = all(self.by_name[name].aspect in RESULT for name in told)
+            instead = [word for word in instead if of_result and word == self.denial("count")]
         elif parts.settled:
             again = [*known, *asked, *self.told_about_result(text, memory)]
             again = again if parts.asks_for_yes else self.told_with_figures(parts.settling, memory)
@@ -195,8 +196,11 @@ class Listener(Judge):
         again = [word for word in self.once_more(again, text, memory, only_asked) if word not in settled]
         if (again or settled) and not told and matches("adds_all", text):
             again += [word for word in self.settled_about_result(text, now, [""]) if word not in settled]
+        if again and parts.asks_for_yes:    # an example asks for no number
+            instead = [word for word in instead if word != self.denial("count")]
         words = [*again, lead, *parts.settled,
                  *self.labelled(told, text, memory, several=lead), *self.further_ties(told, parts),
+                 *self.same_edges(told, text, memory),
                  *(without_all(parts.settled, word) for word in instead[:2])]
         if not any(words):
             words = [self.reply_to_nothing(message, text, now)]
@@ -498,10 +502,12 @@ class Listener(Judge):
         found |= {fact.name for fact in self.facts if not fact.term and fact.aspect in aspects}
         if not all(self.asks_only_for(self.by_name[name], (asked or {}).get(name)) for name in names):
             said, terms = self.said(text), {self.by_name[name].term for name in names}
+            has_case = matches("figure", self.shadow(text))
             if said["number"]:    # "With 20, and Ann as a regular, is it big?"
                 terms |= self.mentions(text, memory).keys()
             for fact in self.facts:
-                is_formula = fact.aspect == "formula" and fact.about["field"] <= said["field"]
+                is_case = fact.aspect in LIMITS and has_case and fact.about["field"] & said["field"]
+                is_formula = is_case or fact.aspect == "formula" and fact.about["field"] <= said["field"]
                 if is_formula or fact.shared(said, "number") or fact.shared(said, "word"):
                     terms.add(fact.term)
             terms |= set(chain(*map(self.measures_of, terms)))
@@ -554,6 +560,12 @@ class Listener(Judge):
             words += [says(says_again, text, fill=about), *(fact.reply for fact in group)]
             words.append(self.same_edge(group, text))
         return list(filter(None, words))
+
+    def same_edges(self, told, text, memory):
+        """The same of an exception that is known, if a text asks for both limits: "Does exactly 20 count, or 25?"."""
+        terms = {self.by_name[name].term for name in told if self.by_name[name].aspect == "edge"}
+        facts = [fact for fact in self.facts if fact.term in terms and fact.name in (*memory.told, *told)]
+        return [self.same_edge(facts, text)]
 
     def same_edge(self, facts, text):
         """What is said about an exception's own limit, if the text has it and it is known whether the limit counts."""

@@ -1103,3 +1103,29 @@ def test_a_detail_of_rounding_is_about_rounding():
         limit = f"{task['plan']['kinds'][0]}.limit"
         known = [limit] if limit in by_name(task) else []
         assert reply_after(task, known, "How do you round it, especially when it ends in exactly .5?")[1] == ["round"]
+
+
+def test_both_limits_of_an_exception_are_answered_together():
+    count = 0
+    for task, fact in facts_with("except"):
+        number, limit = fact["values"].get("number"), by_name(task).get(f"{fact['term']}.limit")
+        edge = by_name(task).get(f"{fact['term']}.edge")
+        if number and edge and limit["values"].get("number"):
+            words = words_of(task, fact["term"]) | {"n": limit["values"]["number"][0], "m": number[0]}
+            message = "Does exactly {n} count as {T}, and exactly {m} where the exception applies?".format(**words)
+            reply, told = reply_after(task, [limit["detail"], fact["detail"]], message)
+            assert told == [edge["detail"]] and f"There, exactly {number[0]}" in reply, (message, reply)
+            count += 1
+    assert count > 3
+
+
+@pytest.mark.parametrize("form", ["What stands between the entries, and how many would you like to see?",
+                                  "How many do you want at most, and how are they separated?"])
+def test_that_all_are_wanted_is_said_with_what_stands_between(form):
+    count = 0
+    for task, fact in facts_with("between"):
+        if "count" not in by_name(task):
+            reply, told = reply_after(task, fact.get("needs") or [], form)
+            assert told == ["between"] and " all of them" in reply.lower(), (form, reply)
+            count += 1
+    assert count > 3
