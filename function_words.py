@@ -219,7 +219,8 @@ def reply_to(plan, details, detail):
     if aspect in ("define", "limit", "edge", "values", "except"):
         return reply_about_kind(plan, theme, details, term, aspect)
     if aspect == "formula":
-        key = "hedged" if details.get(f"{term}.extra") else "formula"
+        extra = details.get(f"{term}.extra")    # which holds for all things if it names no word
+        key = "formula" if not extra else "hedged" if len(extra) > 2 else "partial"
         return key, {"formula": spoken(value, plan["level"]), "N": term}
     if aspect == "extra":
         sign, key, *more = value

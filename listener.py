@@ -28,7 +28,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from listener_claims import CORRECTED, Judge
-from listener_reading import CERTAIN, CHOICES, HEADS, HIDDEN, INNER, LIMITS, MADE, ONCE, RESULT, SURE
+from listener_reading import CERTAIN, CHOICES, HEADS, HIDDEN, INNER, LIMITS, MADE, ONCE, RESULT, SURE, aspect_matches
 from listener_topics import HEARD
 from listener_words import CODE, CONTENT, act, matches, plain, says, sentences, tables, without
 from own_facts import OwnFacts
@@ -169,12 +169,17 @@ class Listener(Judge):
         parts = self.hear(text, memory)
         now = memory.after(topics=parts.topics)
         new, known = self.claimed_facts(parts.claims, memory)
+        new += [name for name in self.exceptions_in_case(parts.pieces, now) if name not in new]
         asked, instead = self.asked_facts(parts, text, now.after(new))
         instead = self.spelled_in_rows(text, memory) or instead
         if parts.settled and parts.asks_for_yes:    # what is proposed is settled, and asks for no more
             asked = {name: question for name, question in asked.items() if name in memory.told}
         wrong = [name for name in known if parts.claims[name] in CORRECTED]
         told, again, lead = self.to_tell(parts, new, wrong, asked, text, memory)
+        is_denied = instead and not any(self.by_name[name].is_hidden for name in asked)
+        if not (told or is_denied or parts.settled or parts.asks_for_yes):
+            told = self.heard_again(text, parts.pieces, now)
+            asked = {} if told else asked
         others = {self.by_name[name].term for name in known} - {self.by_name[name].term for name in told}
         if (new or parts.asks_for_yes) and len(others) > 1:    # a summary
             again = known
@@ -189,7 +194,7 @@ class Listener(Judge):
         elif instead:
             again = [*wrong, *asked, *self.told_beside(parts, text, memory)]
         else:
-            again = [*known, *asked]
+            again = [*known, *asked, *self.quoted(parts.pieces, memory)]
         only_asked = {} if parts.asks_for_yes else asked
         terms = self.mentions(text, now) | dict.fromkeys(self.by_name[name].term for name in again)
         settled = " ".join(parts.settled)
@@ -233,6 +238,35 @@ class Listener(Judge):
             if new:    # "The first two, then. And what is the limit for big?"
                 again += [name for name, question in asked.items() if matches("asks", question.text)]
         return self.with_needed(new, memory.told), again, lead
+
+    def heard_again(self, text, pieces, memory):
+        """[the detail, not told yet, that a message fits best which seemed to ask for nothing new], or []
+
+        This second hearing goes by the patterns alone, and by the terms that are named.
+        """
+        terms, found = self.mentions(text, memory) or {"", *memory.topics[-1:]}, {}
+        for piece in pieces:
+            shadow = without("aside", self.shadow(piece))
+            if not piece.endswith("?") or matches("general", piece) or matches("figure", shadow):
+                continue
+            points = {name: longest for name, longest, _ in aspect_matches(shadow)}
+            points["order"] = max(points["order"], points["define"])    # "What makes one the best?"
+            for fact in self.facts:
+                is_named = fact.term in (*terms, *(self.kinds_by(terms) if fact.aspect in LIMITS else ()))
+                if points[fact.aspect] and not fact.is_hidden and is_named and self.is_next(fact, memory):
+                    found[fact.name] = max(points[fact.aspect], found.get(fact.name, 0))
+        return [max(found, key=found.get)] if found else []
+
+    def exceptions_in_case(self, pieces, memory):
+        """The exceptions and extras, not told yet, which a case meets: "An express order for 40 is big, right?"."""
+        found = []
+        for piece in pieces:
+            words = self.said(piece)["word"] if matches("figure", self.shadow(piece)) else set()
+            terms = self.mentions(piece, memory).keys()
+            terms |= set(chain(*map(self.measures_of, terms)))
+            found += [fact.name for fact in self.facts_about(*HIDDEN)
+                      if fact.term in terms and fact.about["word"] & words and self.is_next(fact, memory)]
+        return [*dict.fromkeys(found)]
 
     def forgotten(self, text, memory):
         """What is said to who checks the result, but has never asked what the last word of the request means."""
@@ -283,6 +317,12 @@ class Listener(Judge):
         if parts.asks_for_yes or not self.is_about_result(text):
             found += self.details_taken_up(self.said(text), memory, ["word", "number"])
         return found
+
+    def quoted(self, pieces, memory):
+        """The details that were told in words which a question quotes: 'By "more of those orders", which do you mean?'."""
+        phrases = [phrase.rstrip(".,") for piece in pieces if piece.endswith("?")
+                   for phrase in re.findall(r"""["']([a-z]+ [a-z][^"']*)["']""", piece)]
+        return [name for name in memory.told if any(phrase in plain(self.by_name[name].reply) for phrase in phrases)]
 
     def told_about_result(self, text, memory):
         """The details of the result that were told, and that a text surely is about."""
@@ -444,7 +484,7 @@ class Listener(Judge):
         """Whether a sentence asks, and does not propose: "What is big?", but not "So it's 20?"."""
         is_open = piece.endswith("?")
         seeks = any(matches(name, piece) for name in ("seeks", "on_limit", "goes_in"))
-        if is_open and (seeks or self.asks_for_one(piece)):
+        if is_open and (seeks or self.asks_for_one(piece) or "absent" in self.surely_about(piece)):
             return True
         if piece in self.examples or matches("cases", piece) or is_open and matches("either", piece):
             return True
@@ -485,7 +525,7 @@ class Listener(Judge):
         for fact in facts:
             needs_no_term = not fact.term or fact.aspect in ONCE
             is_plain = fact.term in terms or needs_no_term and fact.aspect in aspects
-            words += ["" if is_plain and not several else says("about", fill=self.label(fact)), fact.reply]
+            words += ["" if is_plain and not several else says("about", fill=self.label(fact, text)), fact.reply]
         return words
 
     def once_more(self, names, text, memory, asked=None):
@@ -541,7 +581,9 @@ class Listener(Judge):
         """Whether a question is an open one about a fact: "What's the limit?", but not "With 20, is it big?"."""
         if not question or not question.text.endswith("?") or not matches("asks", question.text):
             return False
-        said = self.said(question.text)
+        said, named = self.said(question.text), self.mentions(question.text, question.memory)
+        if said["number"] and named and fact.term not in {"", *named}:    # "What is the cost with 20: 40 or 60?"
+            return False
         for other in self.facts:    # "In the rain with 3 riders: is it lonely or not?"
             if other.is_hidden and other.term == fact.term != "" and other != fact and other.shared(said, "word"):
                 return False
@@ -600,6 +642,9 @@ class Listener(Judge):
                 continue
             if fact and fact.is_hidden and fact.name in memory.told:    # "Does that not apply to some orders?"
                 instead.append(self.no_others(fact, question.text, memory))
+                with_some = {each.term for each in self.facts_about(*HIDDEN)}
+                others = [term for term in self.mentions(question.text, then) if term not in with_some]
+                instead += [self.denial("except", others, question.text)] if others else []
             if fact and fact.name not in parts.claims:
                 asked.setdefault(self.next_told(fact, question, memory), question)
             elif not fact and (question.text.endswith("?") or only_one):
@@ -612,7 +657,8 @@ class Listener(Judge):
         terms = {fact.term, *self.measures_of(fact.term)}
         if any(other.term in terms and other.name not in memory.told for other in self.facts_about(*HIDDEN)):
             return ""
-        return says("no_others", text, fill=self.spoken(fact.term, text))
+        is_one = fact.aspect == "except" or fact.about["word"]    # "I always add the tip." is no exception
+        return says("no_others" if is_one else "no_exceptions", text, fill=self.spoken(fact.term, text))
 
     def next_told(self, fact, question, memory):
         """The detail that answers a question about a fact: what must be told before it comes first.

@@ -119,8 +119,8 @@ class Reader:
             self.names[term] = [name.lower().replace("-", " ") for name in spelled]
             self.name_stems[term] = []
             for name in self.names[term]:
-                words = name.split()
-                stems = {stem(word) for word in words if word not in small} or {name}
+                words = [word for word in name.split() if word not in small] or [name]
+                stems = set(map(stem, words))
                 self.name_stems[term].append(stems)
                 self.term_words.update(words)
                 self.term_stems.update(stems)
@@ -153,9 +153,9 @@ class Reader:
         # a word for a key -> what stands for it in a shadow
         self.key_words = {word: "_figure" if key in figures else "_label" for word, key in self.key_forms.items()}
         self.key_of = {stem(key): key for key in sorted(keys)}    # a stem -> the key that it is of
-        for names in self.names.values():
+        for term, names in self.names.items():
             for key in sorted(keys & set(names)):    # a term that stands for a key
-                self.key_of |= {stem(name): key for name in names}
+                self.key_of |= {min(stems): key for stems in self.name_stems[term] if len(stems) == 1}
         self.requested_keys = self.keys_in(words_of(self.request))    # such as the "customer" that is looked for
         return keys
 
@@ -336,7 +336,8 @@ class Reader:
         best = max(points, key=points.get, default="")
         fitting = [name for name in heard.aspects if heard.fits(name)]
         is_count = fitting == ["count"] and best in ("count", *INNER, *HEADS) and matches("wanted", question)
-        if fitting == [best] and (best in (*HIDDEN, "absent") or is_count):    # patterns and examples agree
+        is_long = best == "format" and heard.aspects.get(best, 0) >= SURE + 1    # what fits
+        if fitting == [best] and (best in (*HIDDEN, "absent") or is_count or is_long):    # patterns and examples agree
             points[best] = max(points[best], SURE)
         is_hidden = set(fitting) <= {*HIDDEN} and best not in LIMITS and not checks_kind
         if fitting and best not in fitting and (is_hidden or is_count):

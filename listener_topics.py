@@ -153,10 +153,10 @@ class Matcher(Reader):
                     return name
         return self.names[term][0]
 
-    def label(self, fact):
-        """How a person would name a fact: the limit for "big"."""
+    def label(self, fact, text=""):
+        """How a person would name a fact, in reply to a text: the limit for "big"."""
         label = tables()["aspects"][fact.aspect]["label"]
-        name = self.spoken(fact.term) if fact.term else "it"
+        name = self.spoken(fact.term, text) if fact.term else "it"
         if "{term}" in label:
             return label.format(term=f'"{name}"')
         return f'{label} for "{name}"' if fact.term else label

@@ -19,7 +19,7 @@ import task_figures  # noqa: E402
 from test_human import by_name, human_of, needed, no_exceptions, reply_after, slots  # noqa: E402
 
 
-FORMULA_HEDGE = re.compile(r"(Normally|Usually|Mostly|Basically|As a rule)\b")    # how a formula with an extra begins
+FORMULA_HEDGE = re.compile(r"(Normally|Usually|Mostly|Mainly|Roughly|Basically|As a rule)\b")    # how a formula with an extra begins
 
 
 @pytest.fixture(scope="module")
@@ -221,6 +221,8 @@ def test_a_message_that_repeats_words_is_answered(words):
     "Is the {f} doubled as well?", "Is it only the {f}, or everything?"])
 def test_an_extra_goes_for_the_whole_amount(form):
     for task, fact in facts_with("extra"):
+        if "word" not in fact["values"] and "number" not in fact["values"]:
+            continue    # "I always add the tip." is no change of the whole
         field = by_name(task)[fact["needs"][0]]["values"]["field"][0]
         reply, told = reply_after(task, [fact["detail"]], form.format(m=fact["term"], f=field))
         assert "the whole" in reply and not told, (form, reply)
@@ -1129,3 +1131,147 @@ def test_that_all_are_wanted_is_said_with_what_stands_between(form):
             assert told == ["between"] and " all of them" in reply.lower(), (form, reply)
             count += 1
     assert count > 3
+
+
+ALWAYS_ADDED = ["For which {nouns} is the {key} counted, too: always, or only in certain cases?",
+                "Is that so for every {noun}, or only for certain ones?", "Are there any exceptions for the {name}?"]
+
+
+@pytest.mark.parametrize("form", ALWAYS_ADDED)
+def test_what_holds_for_all_is_no_exception(form):
+    """"Basically I take fee plus reminders. I always add the renewals as well.", and no word of other exceptions."""
+    count = 0
+    for task, fact in facts_with("extra"):
+        values = fact["values"]
+        excepted = any(each["aspect"] == "except" and each["term"] == fact["term"] for each in task["facts"])
+        if "word" not in values and values.get("field") and not excepted:
+            base = by_name(task)[f"{fact['term']}.formula"]
+            assert re.match("Mainly|Basically|Roughly", base["reply"]), base["reply"]
+            words = w.common_words(task["plan"]) | {"key": values["field"][0], "name": fact["term"]}
+            reply, _ = reply_after(task, [base["detail"], fact["detail"]], form.format(**words))
+            assert "always" in reply and "other exceptions" not in reply and "the whole" not in reply, reply
+            count += 1
+    assert count > 1
+
+
+@pytest.mark.parametrize("form", ['You say "{hedge}": when is it worked out differently?', "{hedge}? What else goes in?",
+                                  "Is the {name} just that, or is there something else?", "What else besides that?",
+                                  "What is the full formula for the {name}?"])
+def test_a_formula_that_is_not_all_leads_to_the_rest(form):
+    for task, fact in facts_with("extra"):
+        base = by_name(task)[f"{fact['term']}.formula"]
+        message = form.format(hedge=base["reply"].split()[0].lower(), name=fact["term"])
+        assert reply_after(task, [base["detail"]], message)[1] == [fact["detail"]], (message, base["reply"])
+
+
+@pytest.mark.parametrize("form", ["Let me check: {a} {noun} {phrase} with {n} {key} is {T}, agreed?",
+                                  "So with {n} {key}, one {phrase} would be {T}, right?",
+                                  "Would one {phrase} with {n} {key} be {T}?"])
+def test_a_case_that_an_exception_meets_brings_it_up(form):
+    """Else a false example would be left standing."""
+    count = 0
+    for task, fact in facts_with("except"):
+        define, (_, label, word, *_) = by_name(task)[f"{fact['term']}.define"], task["details"][fact["detail"]]
+        keys = define["values"]["field"]
+        if len(keys) == 1 and keys[0] in task["problem_description"]:
+            words = words_of(task, fact["term"], label, word) | {"n": 31, "key": keys[0]}
+            known = [each["detail"] for each in task["facts"] if each["detail"] != fact["detail"]]
+            reply, told = reply_after(task, known, form.format(a="a", **words))
+            assert told == [fact["detail"]], (form.format(a="a", **words), reply)
+            count += 1
+    assert count > 5
+
+
+def test_a_quoted_reply_is_said_again():
+    count = 0
+    for task, fact in facts_with("ties"):
+        phrase = re.search(r"more of those \w+", fact["reply"])
+        kind = next((each for each in task["facts"] if each["aspect"] in ("limit", "values")), None)
+        if phrase and kind:
+            message = f"When you say '{phrase[0]}', do you mean all of them?"
+            known = [*fact.get("needs", []), fact["detail"], *needed(task, kind["detail"]), kind["detail"]]
+            assert fact["reply"] in reply_after(task, known, message)[0], message
+            count += 1
+    assert count > 2
+
+
+def test_the_figure_of_a_case_goes_by_its_measure():
+    """"What is the cost with a price of 20: 40 or 60?" is not about the limit."""
+    for task, fact in facts_with("formula"):
+        key = fact["values"]["field"][0]
+        message = f"What is the {fact['term']} of one with a {key} of 30 and all else 1: 92 or 96?"
+        known = [detail for each in task["facts"] for detail in [each["detail"]] if each["aspect"] not in ("round", "empty")]
+        assert fact["reply"] in reply_after(task, known, message)[0], message
+
+
+def test_no_exceptions_are_denied_of_each_that_is_named():
+    count = 0
+    for task, fact in facts_with("extra"):
+        for define in task["facts"]:
+            term = define.get("term")
+            by_it = define["aspect"] == "define" and fact["term"] in define["values"].get("field", [])
+            if by_it and f"{term}.except" not in by_name(task):
+                message = "Are there any that are {T}, or not {T}, regardless of their {m}?".format(
+                    m=fact["term"], **words_of(task, term))
+                known = [each["detail"] for each in task["facts"]]
+                reply, _ = reply_after(task, known, message)
+                assert any(text in reply for text in no_exceptions(task, term)), (message, reply)
+                count += 1
+    assert count > 5
+
+
+@pytest.mark.parametrize("form", ["If two of them are equal in both figures, by the alphabet or something else?",
+                                  "And if two {names} are the same in both the {key} and the number, who leads?"])
+def test_more_ties_in_both_figures(form):
+    for task, fact in facts_with("ties"):
+        order = next(each for each in task["facts"] if each["aspect"] == "order")
+        key = (order.get("values", {}).get("field") or ["total"])[0]
+        message = form.format(key=key, **w.common_words(task["plan"]))
+        reply, _ = reply_after(task, [order["detail"], "ties"], message)
+        assert "More ties than that won't come up." in reply, (message, reply)
+
+
+@pytest.mark.parametrize("form", ["So the key is that. Should one appear in the dictionary even if it has no such {noun}?",
+                                  "Is one listed, even when none of its {nouns} counts?"])
+def test_groups_without_any_are_left_out(form):
+    for task, fact in facts_with("group"):
+        reply, _ = reply_after(task, [fact["detail"]], form.format(**w.common_words(task["plan"])))
+        assert "left out" in reply, reply
+
+
+def test_a_verb_of_the_request_is_named_as_it_stands_there():
+    """"what they come to" is no "come"."""
+    count = 0
+    for task, fact in facts_with("formula"):
+        verb = re.search(r"what .* (come to|bring in)\b", task["problem_description"].split("{")[0])
+        if verb and not fact.get("needs"):
+            for message, name in ((f'What do you mean by "{verb[1]}"?', verb[1]), (f"And the {fact['term']}?", fact["term"])):
+                reply, _ = reply_after(task, [fact["detail"]], f"{message} And what should I say if there are none?")
+                labels = re.findall(r'about "([^"]+)"', reply)
+                assert set(labels) <= {name}, (message, reply)
+                count += 1
+    assert count
+
+
+def test_how_an_entry_and_its_figure_are_written():
+    for task, fact in facts_with("format"):
+        order = next((each for each in task["facts"] if each["aspect"] == "order"), None)
+        if order and order["values"].get("field"):
+            message = "How is one {noun} and its figure written, e.g. for one with 6 {key}?".format(
+                key=order["values"]["field"][0], **w.common_words(task["plan"]))
+            assert reply_after(task, [order["detail"]], message)[1] == ["format"], message
+
+
+@pytest.mark.parametrize("form", ["Is it twice ({f}), then minus the rest, or twice the whole {m}?",
+                                  "Do I take twice the whole {m}, or twice the {key} alone?"])
+def test_what_is_doubled_is_the_whole(form):
+    count = 0
+    for task, fact in facts_with("extra"):
+        if fact["values"].get("op") == ["*"]:
+            base = by_name(task)[f"{fact['term']}.formula"]
+            keys = base["values"]["field"]
+            message = form.format(f=" times ".join(keys), m=fact["term"], key=keys[0])
+            reply, _ = reply_after(task, [base["detail"], fact["detail"]], message)
+            assert "It goes for the whole" in reply, (message, reply)
+            count += 1
+    assert count > 1

@@ -121,7 +121,9 @@ def untrue(task, told, reply):
         named = [*(table["says"]["no_more"] if term not in open_terms else []),
                  *(table["says"]["no_others"] if near.isdisjoint(left) else [])]
         true += [text.format(name.replace("-", " ")) for text in named for name in about["names"]]
-    plain_terms = [name.replace("-", " ") for term, about in (task.get("terms") or {}).items() if term not in hidden
+    excepted = left | {fact.get("term") for fact in facts if fact.get("aspect") == "except" or (
+        fact.get("aspect") == "extra" and "word" in (fact.get("values") or {}))}    # "I always add the tip" is none
+    plain_terms = [name.replace("-", " ") for term, about in (task.get("terms") or {}).items() if term not in excepted
                    for name in about["names"]]
     named = rf'((" or ")?({"|".join(map(re.escape, plain_terms))}))+'
     none = [re.escape(text).replace(r"\{0\}", named) for text in table["says"]["no_exceptions"] if plain_terms]
