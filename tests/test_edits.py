@@ -164,6 +164,7 @@ def test_another_metric_is_one_row(copy):
     assert "50.0%" in said and "100.0%" in said and "+50.0" in said
 
 
+@pytest.mark.slow
 def test_another_rule_of_pairing_is_a_name_and_two_lines(copy):
     """Neighbours in reward alone: 1.0 over 0.6, 0.6 over 0.2, 0.2 over 0.0."""
     lines = copy.edit("lm.py", ('PAIR_RULES = ("best-vs-lower",', 'PAIR_RULES = ("neighbours", "best-vs-lower",'),
@@ -212,6 +213,7 @@ ENVIRONMENTS["animals"] = Environment(score_guesses)
 '''
 
 
+@pytest.mark.slow
 def test_twenty_questions_is_a_row_in_two_tables(copy):
     """Another environment, from its tasks to a trained policy and a report; the trainers stay as they are."""
     lines = copy.edit("rollout.py", ("            reply_limit=1000, pages=True),\n}\n",

@@ -152,6 +152,7 @@ def check_reward(renderer, tasks):
     return sum(taus) / len(taus), min(right)
 
 
+@pytest.mark.slow
 def test_the_cosine_orders_pages_by_their_wrong_choices(renderer):
     tasks = []
     for level in page_tasks.LEVELS:

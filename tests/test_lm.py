@@ -253,6 +253,7 @@ def test_a_value_head_needs_successes_and_failures(place):  # noqa: F811
 # ---- Edited mathematics
 
 
+@pytest.mark.slow
 def test_edited_mathematics_is_noticed(place):  # noqa: F811
     """Each edit is made in a copy of the scripts; what was finished before is refused, and the function is named."""
     for path in ROOT.glob("*.py"):
@@ -360,6 +361,7 @@ def test_scoring_without_trees_gives_the_same_advantages(place):  # noqa: F811
     assert values[0] == pytest.approx(values[1], abs=2e-5) and any(values[0])
 
 
+@pytest.mark.slow
 def test_without_the_file_of_trees_everything_trains(place):  # noqa: F811
     (place / "code").mkdir()
     for name in ("records.py", "lm.py", "train_critic.py", "train_policy.py"):

@@ -62,6 +62,7 @@ def test_a_killed_run_with_adapters_resumes_exactly(place, monkeypatch):
     assert all(torch.equal(one[name], other[name]) for name in other)
 
 
+@pytest.mark.slow
 def test_two_ranks_train_the_adapters_of_one(place):
     assert call(train_policy, *PAIRS, "--out", "one")[0] == 0
     with running(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2,

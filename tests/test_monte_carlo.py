@@ -39,6 +39,7 @@ def turns_file(path, tasks):
     return task
 
 
+@pytest.mark.slow
 def test_every_distinct_candidate_is_played_to_the_end_k_times(world, tmp_path):  # noqa: F811
     task = turns_file(tmp_path / "c.jsonl", world / "tasks.jsonl")
     flags = ["--in", "c.jsonl", "--model", world / "model", "--engine", "transformers", "--max-tokens", 8,

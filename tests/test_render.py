@@ -314,6 +314,7 @@ def assert_the_same_pixels(renderer, text, count, monkeypatch):
 
 
 @needs_browser
+@pytest.mark.slow
 def test_pixels_are_equal_over_50_renders_and_two_browsers(renderer, monkeypatch):
     assert_the_same_pixels(renderer, SHOP, 50, monkeypatch)
 

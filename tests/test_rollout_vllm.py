@@ -93,6 +93,7 @@ def test_vllm_takes_weights_without_the_disk(world, engine):
     assert [[o.ids for o in outs] for outs in ask(engine, prompts, 1, 8, 10, 0.0)] == before
 
 
+@pytest.mark.slow
 def test_the_same_seeds_give_the_same_file_at_any_concurrency(world, tmp_path):
     common = ["--in", world / "tasks.jsonl", "--model", world / "model", "--max-tokens", 10, "--max-turns", 3,
               "--max-model-len", 1024, "--out", "a.jsonl"]

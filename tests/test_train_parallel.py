@@ -137,6 +137,7 @@ def test_ranks_without_a_folder_in_common_do_as_rank_0_does(place):
     assert not (elsewhere / "many").exists()
 
 
+@pytest.mark.slow
 def test_a_critic_with_a_head_says_the_same_twice_on_two_ranks(place):
     """Sharding must not touch the head, and what one request gathers must not be left for the next."""
     call(train_critic, "--in", "scored.jsonl", "--model", "base", "--head", "value", "--lr", "1e-3", "--max-steps", "2",
@@ -171,6 +172,7 @@ def checkpoints(folder):
     return sorted(Path(folder, "checkpoints").glob("step-??????"))
 
 
+@pytest.mark.slow
 def test_a_run_killed_on_two_processes_goes_on_with_one(place):
     long = [*PAIRS, "--batch-size", "2", "--epochs", "4", "--save-every", "2"]
     assert call(train_policy, *long, "--out", "straight")[0] == 0
