@@ -106,6 +106,14 @@ def with_another_number(reply):
     return re.sub(r"(?<![\w.])\d+(?![\d.]*\d)", higher, reply, count=1)
 
 
+def halved(sentence):
+    """The questions that a sentence joins: "What is big, and who is a regular?", but not "Okay, and what is big?"."""
+    def cut(match):
+        return match[0] if act("filler").fullmatch(sentence[:match.start()]) else "?\n"
+
+    return sentences(act("joint").sub(cut, sentence))
+
+
 def without_all(parts, text):
     """A text without some parts of it."""
     for part in parts:
@@ -397,13 +405,13 @@ class Listener(Judge):
         """The sentences of a text. One that asks two things is cut, but no example question."""
         pieces = []
         for sentence in sentences(text):
-            halves = sentences(act("joint").sub("?\n", sentence))
+            halves = halved(sentence)
             several = len(halves) > 1 and (
                 self.settled_by_reference(halves[-1], memory) or self.surely_about(halves[-1]) & {*MADE})
             if sentence in self.examples or not several and self.settled_by_reference(sentence, memory):
                 pieces.append(sentence)
             else:
-                pieces += sentences(act("joint").sub("?\n", act("preamble").sub(r"\1.\n", sentence)))
+                pieces += halved(act("preamble").sub(r"\1.\n", sentence))
         pieces = [piece for piece in pieces if not act("filler").fullmatch(piece)
                   or piece.endswith("?") and act("approves").fullmatch(piece[:-1])] or pieces
         return self.with_their_tags(pieces, memory)
@@ -496,9 +504,11 @@ class Listener(Judge):
 
     def asks_for_one(self, piece):
         """Whether a sentence asks for exceptions: "Is there one that is big, although it's cheap?"."""
-        if self.is_about_result(piece) or matches("missed", piece):
+        found = matches("exists", self.with_terms(piece))
+        of_term = found and "term" in found[0]    # "..., or is it only the cash and the goods?" is no form of entries
+        if self.surely_about(piece) & {*RESULT} - {"format" if of_term else ""} or matches("missed", piece):
             return False
-        return matches("exists", self.with_terms(piece))
+        return found
 
     def repeats_to_ask(self, claims, piece, scene, memory):
         """Whether claims repeat what is known to ask for something else: "It's the price - from 20 on, or more?"."""
@@ -648,7 +658,8 @@ class Listener(Judge):
             if fact and fact.name not in parts.claims:
                 asked.setdefault(self.next_told(fact, question, memory), question)
             elif not fact and (question.text.endswith("?") or only_one):
-                unclear = says("unclear", text, fill=question.text) if question.is_rest else ""
+                is_unclear = question.is_rest and not parts.settled
+                unclear = says("unclear", text, fill=question.text) if is_unclear else ""
                 instead.append(other or unclear)
         return asked, [*filter(None, instead)]
 

@@ -323,8 +323,9 @@ class Reader:
         for name, aspect in tables()["aspects"].items():
             if name == "absent" and (not self.has_groups or heard.fits("empty")):    # its patterns tell the two apart
                 continue
-            if not aspect["needs"].search(text):
-                continue
+            is_strange = name in ("between", "round") and name not in self.aspects_here and not heard.fits(name)
+            if is_strange and any(map(heard.fits, heard.aspects)) or not aspect["needs"].search(text):
+                continue    # what the task has nothing of is not heard in examples alone
             evidence = max(UNLIKELY, sum(row[name] for row in rows))
             patterns = heard.aspects.get(name, 0)
             odds[name] = math.exp(1.5 * patterns + 0.5 * evidence)

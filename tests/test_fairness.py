@@ -1275,3 +1275,40 @@ def test_what_is_doubled_is_the_whole(form):
             assert "It goes for the whole" in reply, (message, reply)
             count += 1
     assert count > 1
+
+
+def test_up_to_how_many_asks_for_a_limit_where_nothing_is_rounded():
+    count = 0
+    for task, fact in facts_with("limit"):
+        define = by_name(task)[fact["needs"][0]]
+        if "round" not in by_name(task) and len(define["values"]["field"]) == 1 and "low" in define["values"]["end"]:
+            message = f"Up to how many {define['values']['field'][0]}, inclusive?"
+            formula = [each["detail"] for each in task["facts"] if each["aspect"] == "formula"]
+            told = reply_after(task, [*formula, define["detail"]], message)[1]
+            assert fact["detail"] in told, (message, told)
+            count += 1
+    assert count > 3
+
+
+def test_okay_and_is_no_question_of_its_own():
+    for task, fact in facts_with("formula"):
+        kind = next((each for each in task["facts"] if each["aspect"] == "define"
+                     and fact["term"] in each["values"].get("field", [])), None)
+        if kind:
+            message = f"Okay, and how is the {fact['term']} worked out from the fields?"
+            assert reply_after(task, [kind["detail"]], message)[1] == [fact["detail"]], message
+
+
+@pytest.mark.parametrize("form", ["Is there any other condition that a {noun} has to meet to be {T}, or is it only {list}?",
+                                  "Is there some other reason by which a {noun} may be {T}?"])
+def test_other_conditions_are_exceptions(form):
+    count = 0
+    for task, fact in facts_with("values"):
+        if f"{fact['term']}.except" not in by_name(task) and "between" in by_name(task):
+            words = words_of(task, fact["term"]) | {"list": " and ".join(fact["values"]["word"])}
+            known = [each["detail"] for each in task["facts"]]
+            reply, _ = reply_after(task, known, form.format(**words))
+            none = [*no_exceptions(task, fact["term"]), "That's all about", "There's no more to"]
+            assert any(text in reply for text in none), (form.format(**words), reply)
+            count += 1
+    assert count > 3
