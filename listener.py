@@ -161,6 +161,15 @@ class Parts:
     topics: list = field(default_factory=list)       # the terms that are named
     scene: str = ""                                  # sentences that wait for their question
     asks_for_yes: bool = False                       # "..., right?"
+    # What is to be said to it: details, but `instead` and `lead` are sentences.
+    new: list = field(default_factory=list)          # that its claims tell
+    known: list = field(default_factory=list)        # that its claims are about, and that were told before
+    asked: dict = field(default_factory=dict)        # that its questions are about -> the question
+    fresh: list = field(default_factory=list)        # those of them that were not told
+    told: list = field(default_factory=list)         # to tell now
+    again: list = field(default_factory=list)        # to say again before that
+    lead: str = ""                                   # "One thing at a time."
+    instead: list = field(default_factory=list)      # what is said to questions about nothing
 
     @property
     def corrected(self):
@@ -176,43 +185,18 @@ class Listener(Judge):
         text = self.with_zeros(plain(message))
         parts = self.hear(text, memory)
         now = memory.after(topics=parts.topics)
-        new, known = self.claimed_facts(parts.claims, memory)
-        new += [name for name in self.exceptions_in_case(parts.pieces, now) if name not in new]
-        asked, instead = self.asked_facts(parts, text, now.after(new))
-        instead = self.spelled_in_rows(text, memory) or instead
-        if parts.settled and parts.asks_for_yes:    # what is proposed is settled, and asks for no more
-            asked = {name: question for name, question in asked.items() if name in memory.told}
-        wrong = [name for name in known if parts.claims[name] in CORRECTED]
-        told, again, lead = self.to_tell(parts, new, wrong, asked, text, memory)
-        is_denied = instead and not any(self.by_name[name].is_hidden for name in asked)
-        if not (told or is_denied or parts.settled or parts.asks_for_yes):
-            told = self.heard_again(text, parts.pieces, now)
-            asked = {} if told else asked
-        others = {self.by_name[name].term for name in known} - {self.by_name[name].term for name in told}
-        if (new or parts.asks_for_yes) and len(others) > 1:    # a summary
-            again = known
-        elif told and parts.asks_for_yes:
-            again += [name for name in known if self.by_name[name].term in others]
-        if told:    # "What stands between the entries, and how many do you want?": there is no wish about the second
-            of_result = all(self.by_name[name].aspect in RESULT for name in told)
-            instead = [word for word in instead if of_result and word == self.denial("count")]
-        elif parts.settled:
-            again = [*known, *asked, *self.told_about_result(text, memory)]
-            again = again if parts.asks_for_yes else self.told_with_figures(parts.settling, memory)
-        elif instead:
-            again = [*wrong, *asked, *self.told_beside(parts, text, memory)]
-        else:
-            again = [*known, *asked, *self.quoted(parts.pieces, memory)]
-        only_asked = {} if parts.asks_for_yes else asked
-        terms = self.mentions(text, now) | dict.fromkeys(self.by_name[name].term for name in again)
-        settled = " ".join(parts.settled)
-        again = [word for word in self.once_more(again, text, memory, only_asked) if word not in settled]
+        self.choose_what_to_tell(parts, text, memory, now)
+        self.choose_what_to_repeat(parts, text, memory)
+        told, instead, settled = parts.told, parts.instead, " ".join(parts.settled)
+        terms = self.mentions(text, now) | dict.fromkeys(self.by_name[name].term for name in parts.again)
+        again = self.once_more(parts.again, text, memory, {} if parts.asks_for_yes else parts.asked)
+        again = [word for word in again if word not in settled]
         if (again or settled) and not told and matches("adds_all", text):
             again += [word for word in self.settled_about_result(text, now, [""]) if word not in settled]
         if again and parts.asks_for_yes:    # an example asks for no number
             instead = [word for word in instead if word != self.denial("count")]
-        words = [*again, lead, *parts.settled,
-                 *self.labelled(told, text, memory, several=lead), *self.further_ties(told, parts),
+        words = [*again, parts.lead, *parts.settled,
+                 *self.labelled(told, text, memory, several=parts.lead), *self.further_ties(told, parts),
                  *self.same_edges(told, text, memory),
                  *(without_all(parts.settled, word) for word in instead[:2])]
         if not any(words):
@@ -221,31 +205,67 @@ class Listener(Judge):
             words += self.without_exceptions(terms, parts.pieces, now)
         if not told and (self.is_about_outcome(text) or parts.asks_for_yes and matches("whole_rule", text)):
             words += self.forgotten(text, now)
-        last = [self.by_name[name].term for name in [*asked, *known, *told]][-1:]
+        last = [self.by_name[name].term for name in [*parts.asked, *parts.known, *told]][-1:]
         told = self.with_implied(told, memory.told)
         memory = memory.after(told, [*filter(None, last)] or parts.topics)
         return words, told, memory._replace(turn=memory.turn + 1)
 
-    def to_tell(self, parts, new, wrong, asked, text, memory):
-        """(details to tell now, details to say again before them, "One thing at a time." if something waits)
+    # ---- What to tell
 
-        new: what a proposal tells. wrong: what was told, and is proposed otherwise. Of what is asked the first detail
-        is told as well.
-        """
-        fresh = [name for name in asked if name not in {*new, *memory.told}]
-        several = len(fresh) > 1 and sum(asked[name].text.endswith("?") for name in fresh) != 1
-        lead = says("first", text) if several else ""
+    def choose_what_to_tell(self, parts, text, memory, now):
+        """Fills in what a message proposes and asks, and the details to tell: of what is asked the first one."""
+        parts.new, parts.known = self.claimed_facts(parts.claims, memory)
+        parts.new += [name for name in self.exceptions_in_case(parts.pieces, now) if name not in parts.new]
+        parts.asked, parts.instead = self.asked_facts(parts, text, now.after(parts.new))
+        parts.instead = self.spelled_in_rows(text, memory) or parts.instead
+        if parts.settled and parts.asks_for_yes:    # what is proposed is settled, and asks for no more
+            parts.asked = {name: question for name, question in parts.asked.items() if name in memory.told}
+        fresh = parts.fresh = [name for name in parts.asked if name not in {*parts.new, *memory.told}]
+        told = parts.new
         if fresh:
-            again = self.mistaken(fresh[0], asked[fresh[0]], memory)
-            new = [*new, *fresh[:1], *self.asked_together(fresh[0], text, parts.pieces)]
+            told = [*told, fresh[0], *self.asked_together(fresh[0], text, parts.pieces)]
+        if len(fresh) > 1 and sum(parts.asked[name].text.endswith("?") for name in fresh) != 1:
+            parts.lead = says("first", text)
+        parts.told = self.with_needed(told, memory.told)
+        is_denied = parts.instead and not any(self.by_name[name].is_hidden for name in parts.asked)
+        if not (parts.told or is_denied or parts.settled or parts.asks_for_yes):
+            parts.told = self.heard_again(text, parts.pieces, now)
+            parts.asked = {} if parts.told else parts.asked
+
+    def choose_what_to_repeat(self, parts, text, memory):
+        """Fills in the details to say again, which were told before, and drops what need not be said of nothing."""
+        known, asked, told = parts.known, parts.asked, parts.told
+        others = {self.by_name[name].term for name in known} - {self.by_name[name].term for name in told}
+        wrong = [name for name in known if parts.claims[name] in CORRECTED]
+        if told:
+            parts.again = self.told_before(parts, wrong, text, memory)
+        if (parts.new or parts.asks_for_yes) and len(others) > 1:    # a summary
+            parts.again = known
+        elif told and parts.asks_for_yes:
+            parts.again += [name for name in known if self.by_name[name].term in others]
+        if told:    # "What stands between the entries, and how many do you want?": there is no wish about the second
+            of_result = all(self.by_name[name].aspect in RESULT for name in told)
+            parts.instead = [word for word in parts.instead if of_result and word == self.denial("count")]
+        elif parts.settled:
+            parts.again = [*known, *asked, *self.told_about_result(text, memory)]
+            if not parts.asks_for_yes:
+                parts.again = self.told_with_figures(parts.settling, memory)
+        elif parts.instead:
+            parts.again = [*wrong, *asked, *self.told_beside(parts, text, memory)]
         else:
-            terms = {self.by_name[name].term for name in new}
-            unsure = [name for name in parts.claims if name in memory.told and parts.claims[name] == "unsure"]
-            again = [name for name in [*wrong, *unsure, *self.details_taken_up(self.said(text), memory, ["word"])]
-                     if self.by_name[name].term in terms]
-            if new:    # "The first two, then. And what is the limit for big?"
-                again += [name for name, question in asked.items() if matches("asks", question.text)]
-        return self.with_needed(new, memory.told), again, lead
+            parts.again = [*known, *asked, *self.quoted(parts.pieces, memory)]
+
+    def told_before(self, parts, wrong, text, memory):
+        """The details to say again before what is told. wrong: what was told, and is proposed otherwise."""
+        if parts.fresh:
+            return self.mistaken(parts.fresh[0], parts.asked[parts.fresh[0]], memory)
+        terms = {self.by_name[name].term for name in parts.new}
+        unsure = [name for name in parts.claims if name in memory.told and parts.claims[name] == "unsure"]
+        again = [name for name in [*wrong, *unsure, *self.details_taken_up(self.said(text), memory, ["word"])]
+                 if self.by_name[name].term in terms]
+        if parts.new:    # "The first two, then. And what is the limit for big?"
+            again += [name for name, question in parts.asked.items() if matches("asks", question.text)]
+        return again
 
     def heard_again(self, text, pieces, memory):
         """[the detail, not told yet, that a message fits best which seemed to ask for nothing new], or []
