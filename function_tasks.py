@@ -12,7 +12,7 @@ draws a task, the likeliest values are a guess, and a wrong program has one valu
 
 A hash of the reference decides the split. Another hash keeps a fifth of the meanings (at the plain level, a quarter of
 their combinations) out of training, and the last wording of many replies: tasks for validation and test alternate
-between `seen` and `new` (key `half`). Level `full` has six to eight layers and all wordings; `plain` has three to five,
+between `seen` and `new` (key `half`). Level `full` has seven to nine layers and all wordings; `plain` has three to five,
 one wording and a few themes, for a model that is trained from nothing. The vocabulary stands in themes.toml and
 wordings.toml, which say how to add to it.
 """
@@ -31,7 +31,7 @@ from records import ANSWER_MARK, hashed, split_of
 
 POOL = 60       # lists of things from which the ten calls are chosen
 LAYERS = {  # level -> {number of facts: the share of such drafts that is kept}
-    "full": {6: 0.3, 7: 0.6, 8: 1},
+    "full": {7: 0.5, 8: 0.75, 9: 1},    # an agent has nine questions
     "plain": {3: 1, 4: 1, 5: 1},
 }
 SHAPES = {  # level -> {what is asked for: its weight}

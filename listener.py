@@ -330,7 +330,7 @@ class Listener(Judge):
         asks_edge = matches("asks_bound", text) or any(
             matches("asks_edge", piece) and "edge" in self.surely_about(piece) for piece in pieces)
         found = [fact.name for fact in after if fact.aspect == "edge" and asks_edge]
-        return found + [fact.name for fact in after if fact.aspect == "names" and matches("asks_names", text)]
+        return found + [fact.name for fact in after if fact.aspect == "names" and matches("asks_names", self.shadow(text))]
 
     def told_beside(self, parts, text, memory):
         """The details to say again before a sentence about what the task has no detail of: those that a text takes up.
@@ -956,6 +956,9 @@ class Listener(Judge):
             formulas = [other for other in self.facts_about("formula") if other.term in heard.terms]
             if formulas and not (goes_by and any(map(aspects.get, LIMITS))):    # "What is the cost?"
                 fact = formulas[0]
+        formulas = [] if self.surely_about(question) else self.formulas_named(heard)
+        if len(formulas) == 1 and heard.said["op"] and " or " in question:    # "Is it price x (weight - loss), or (price x weight) - loss?"
+            return formulas[0]
         limits = [other for other in layer if other.aspect == "limit"]
         if fact and fact.aspect == "define" and fact.name in memory.told and limits and heard.said["number"]:
             return limits[0]    # "Would you call it big with a price of 20?"

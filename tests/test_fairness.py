@@ -442,7 +442,7 @@ def test_a_formula_with_a_key_too_many_is_answered_with_the_right_one(form):
         keys = fact["values"]["field"]
         numbers = w.themes()[task["plan"]["theme"]].numbers
         other = next(each for each in numbers if each not in keys and each != fact["term"])
-        formula = re.sub(r"^.*?\b(?=twice|\d|" + "|".join(keys) + ")", "", fact["reply"].rstrip(".")).lower()
+        formula = re.sub(r"^.*?\b(?=twice|\d|" + "|".join(keys) + ")", "", fact["reply"].rstrip(".").lower(), count=1)
         question = form.format(formula=formula, other=other, m=fact["term"])
         assert fact["reply"] in reply_after(task, [fact["detail"]], question)[0], question
         question = f"So the {other} isn't taken off the {fact['term']}, right?"
@@ -586,7 +586,7 @@ def test_of_two_formulas_the_right_one_is_said(form):
         other = re.search(r"(\w+) times (?:the )?(\w+), then minus (?:the )?(\w+)\W*$", fact["reply"])
         if found or other:
             b, c, a = found.groups() if found else (other[2], other[3], other[1])
-            for told in ([], [fact["detail"]]):
+            for told in (needed(task, fact["detail"]), [fact["detail"]]):
                 assert fact["reply"] in reply_after(task, told, form.format(a=a, b=b, c=c))[0], form
 
 
@@ -1015,10 +1015,14 @@ def test_names_that_are_asked_for_are_told_with_who_they_are():
     count = 0
     for task, fact in facts_with("names"):
         define, words = by_name(task)[f"{fact['term']}.define"], words_of(task, fact["term"])
-        told = reply_after(task, [], "Who are your {T}, please? Could you give me their names?".format(**words))[1]
-        assert set(told) == {define["detail"], fact["detail"]}, words["T"]
-        told = reply_after(task, [], "Who are your {T}?".format(**words))[1]
-        assert told == [define["detail"]], "only what is asked for"
+        words |= {"who": w.themes()[task["plan"]["theme"]].who}
+        for form in ("Who are your {T}, please? Could you give me their names?", "Who are your {T}?",
+                     "Which {who}s are your {T}?"):
+            told = reply_after(task, [], form.format(**words))[1]
+            assert set(told) == {define["detail"], fact["detail"]}, (form, words["T"])
+        for form in ("What do you mean by {T}?", "How do I recognise a {T}?"):
+            told = reply_after(task, [], form.format(**words))[1]
+            assert told == [define["detail"]], "only what is asked for"
         count += 1
     assert count > 3
 
@@ -1134,24 +1138,24 @@ def test_that_all_are_wanted_is_said_with_what_stands_between(form):
 
 
 ALWAYS_ADDED = ["For which {nouns} is the {key} counted, too: always, or only in certain cases?",
-                "Is that so for every {noun}, or only for certain ones?", "Are there any exceptions for the {name}?"]
+                "Do I add the {key} for every {noun}, or only for certain ones?", "Are there any exceptions for the {name}?"]
 
 
 @pytest.mark.parametrize("form", ALWAYS_ADDED)
 def test_what_holds_for_all_is_no_exception(form):
     """"Basically I take fee plus reminders. I always add the renewals as well.", and no word of other exceptions."""
     count = 0
-    for task, fact in facts_with("extra"):
+    more = islice(f.draw_tasks("test", "full", 7), 900)
+    for task, fact in [(task, fact) for task in more for fact in task["facts"] if fact["aspect"] == "extra"]:
         values = fact["values"]
-        excepted = any(each["aspect"] == "except" and each["term"] == fact["term"] for each in task["facts"])
-        if "word" not in values and values.get("field") and not excepted:
+        if "word" not in values and values.get("field"):
             base = by_name(task)[f"{fact['term']}.formula"]
             assert re.match("Mainly|Basically|Roughly", base["reply"]), base["reply"]
             words = w.common_words(task["plan"]) | {"key": values["field"][0], "name": fact["term"]}
             reply, _ = reply_after(task, [base["detail"], fact["detail"]], form.format(**words))
             assert "always" in reply and "other exceptions" not in reply and "the whole" not in reply, reply
             count += 1
-    assert count > 1
+    assert count > 5
 
 
 @pytest.mark.parametrize("form", ['You say "{hedge}": when is it worked out differently?', "{hedge}? What else goes in?",

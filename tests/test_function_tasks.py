@@ -143,7 +143,7 @@ def test_no_two_replies_share_a_wording():
 
 # ---- Draws
 
-@pytest.mark.parametrize("level, layers", [("full", range(6, 9)), ("plain", range(3, 6))])
+@pytest.mark.parametrize("level, layers", [("full", range(7, 10)), ("plain", range(3, 6))])
 def test_tasks_have_as_many_layers_as_their_level_says(level, layers):
     tasks = drafts("train", level, 300)
     assert {len(task["facts"]) for task in tasks} == set(layers)

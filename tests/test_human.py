@@ -401,7 +401,9 @@ def test_a_detail_is_told_after_what_it_needs_and_with_what_it_implies():
     for task in tasks()[:20]:
         for fact in task["facts"]:
             told = talk(task, *(question for question in fact["questions"][:1]))[0][1]
-            assert told == [(needed(task, fact["detail"]) or [fact["detail"]])[0]] or not fact.get("needs")
+            first = (needed(task, fact["detail"]) or [fact["detail"]])[0]
+            with_names = [first, fact["detail"]] if fact["aspect"] == "names" else []
+            assert told in ([first], with_names) or not fact.get("needs")
     both = {**OWN, "facts": [OWN["facts"][0] | {"implies": ["rounding"]}, *OWN["facts"][1:]]}
     assert talk(both, "What currency?")[0][1] == ["currency", "rounding"]
 
@@ -497,7 +499,7 @@ def test_a_recap_in_front_of_a_question_is_passed_over_in_silence():
 
 
 @pytest.mark.parametrize("message, count", [
-    ("How high must the bulk be, and who are the regulars?", 2), ("What makes an order big? Who are the regulars?", 1),
+    ("How high must the bulk be, and who are the regulars?", 2), ("What makes an order big? What is a regular?", 1),
     ("Mostly? What are the exceptions for big orders?", 1), ("What if there are none? If so, what do I return?", 1),
     ("Suppose there's no big order at all. What should come back then?", 1)])
 def test_one_thing_at_a_time_is_said_to_two_questions_only(message, count):
