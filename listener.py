@@ -250,6 +250,7 @@ class Listener(Judge):
             parts.again = [*known, *asked, *self.told_about_result(text, memory)]
             if not parts.asks_for_yes:
                 parts.again = self.told_with_figures(parts.settling, memory)
+                parts.again += [name for name in asked if self.by_name[name].is_hidden]
         elif parts.instead:
             parts.again = [*wrong, *asked, *self.told_beside(parts, text, memory)]
         else:
