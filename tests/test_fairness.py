@@ -1316,3 +1316,29 @@ def test_other_conditions_are_exceptions(form):
             assert any(text in reply for text in none), (form.format(**words), reply)
             count += 1
     assert count > 3
+
+
+@pytest.mark.parametrize("form", [
+    "What's the limit, and does the limit count?", "What's the limit, and does that very number count?",
+    "What's the limit, and do I compare with > or >=?", "What's the limit, with or without that number?",
+    "Where do you draw the line, and is a {noun} right on the limit {T}?"])
+def test_a_limit_and_whether_it_counts_are_told_together(form):
+    for task, fact in facts_with("edge"):
+        limit = by_name(task)[fact["needs"][0]]
+        known = [each["detail"] for each in task["facts"] if each["aspect"] == "formula"] + limit["needs"]
+        reply, told = reply_after(task, known, form.format(**words_of(task, fact["term"])))
+        assert told == [limit["detail"], fact["detail"]], (form, reply)
+
+
+@pytest.mark.parametrize("form", ["Where's the limit for {T} {nouns}, and are there any exceptions?",
+                                  "What is the limit? And is it the same for all {nouns}, without exceptions?"])
+def test_that_there_are_no_exceptions_is_said_with_a_limit(form):
+    count = 0
+    for task, fact in facts_with("limit"):
+        define = by_name(task)[fact["needs"][0]]
+        if not any(each["aspect"] in ("except", "extra") for each in task["facts"]):
+            known = [each["detail"] for each in task["facts"] if each["aspect"] == "formula"] + [define["detail"]]
+            reply, told = reply_after(task, known, form.format(**words_of(task, fact["term"])))
+            assert fact["detail"] in told and "exceptions" in reply, (form, reply)
+            count += 1
+    assert count > 10
