@@ -34,6 +34,7 @@ from listener_words import CODE, CONTENT, act, matches, plain, says, sentences, 
 from own_facts import OwnFacts
 
 MANNERS = ("plain", "vague", "revising")
+OTHER_REACH = {"extra": "adjusts", "order": "ranks"}    # what else may go over the whole list -> the act of asking for it
 
 
 # ---- The dialogue
@@ -569,6 +570,9 @@ class Listener(Judge):
         if not names:
             return []
         aspects, settled = self.surely_about(text), []
+        own = self.own_edge(names, text, memory) if asked and "edge" in aspects else []
+        if own:
+            return own
         formulas = {self.by_name[name].term for name in names if self.by_name[name].aspect == "formula"}
         found = {*names, *(fact.name for fact in self.facts_about("extra") if fact.term in formulas)}
         found |= {fact.name for fact in self.facts if not fact.term and fact.aspect in aspects}
@@ -643,13 +647,26 @@ class Listener(Judge):
 
     def same_edge(self, facts, text):
         """What is said about an exception's own limit, if the text has it and it is known whether the limit counts."""
-        known = set().union(*(fact.about["number"] for fact in facts if not fact.is_hidden))
         for fact in facts:
-            own = (fact.about["number"] & self.said(text)["number"]) - known
+            own = self.own_limits(fact) & self.said(text)["number"]
             edges = [edge for other in facts for edge in other.values.get("edge", ())]
             if fact.aspect == "except" and own and edges:
                 return says(f"same_edge {edges[0]}", fill=min(own))
         return ""
+
+    def own_limits(self, fact):
+        """The numbers of an exception that nothing else of its term has."""
+        others = (other for other in self.facts if other.term == fact.term and not other.is_hidden)
+        return fact.about["number"].difference(*(other.about["number"] for other in others))
+
+    def own_edge(self, names, text, memory):
+        """An exception, and whether its own limit counts, if a text asks for that alone: "Does exactly 15 count?"."""
+        terms, numbers = {self.by_name[name].term for name in names}, self.said(text)["number"]
+        facts = [fact for fact in self.facts if fact.term in terms and fact.name in memory.told]
+        told = [fact for fact in facts if numbers and numbers <= self.own_limits(fact)
+                and (fact.shared(self.said(text), "word") or matches("exception", text))]
+        edge = self.same_edge(facts, text)
+        return [told[0].reply, edge] if told and edge else []
 
     def claimed_facts(self, claims, memory):
         """(details that a proposal tells, those that were told before): at most one guess may be wrong"""
@@ -678,7 +695,9 @@ class Listener(Judge):
                 others = [term for term in self.mentions(question.text, then) if term not in with_some]
                 instead += [self.denial("except", others, question.text)] if others else []
             if fact and fact.name not in parts.claims:
-                asked.setdefault(self.next_told(fact, question, memory), question)
+                name = self.next_told(fact, question, memory)
+                if name not in asked or not asked[name].text.endswith("?"):
+                    asked[name] = question
             elif not fact and (question.text.endswith("?") or only_one):
                 is_unclear = question.is_rest and not parts.settled
                 unclear = says("unclear", text, fill=question.text) if is_unclear else ""
@@ -701,13 +720,17 @@ class Listener(Judge):
         first, said = self.first(fact, memory.told), self.said(question.text)
         if fact.aspect == "edge" and first.aspect == "limit" and first.shared(said, "number"):
             return fact.name
-        if fact.aspect == "format" and fact.name in memory.told and matches("of_several", question.text):
-            for other in self.facts_about("between"):    # "How should the line look, with two orders?"
-                return other.name
+        if fact.aspect == "format" and fact.name in memory.told:
+            return next((other.name for other in self.form_of_several(question.text)), fact.name)
         if fact.aspect == "limit" and first.aspect == "define" and first.about["field"] and (
                 first.about["field"] == said["field"] - self.requested_keys):
             return fact.name
         return first.name
+
+    def form_of_several(self, question, told=()):
+        """[what stands between entries], if a question about their form is about several: "How should the line look?"."""
+        facts = self.facts_about("between") if matches("of_several", question) else []
+        return [fact for fact in facts if fact.name not in told]
 
     def measures_of(self, term):
         """The measures that a kind of thing goes by."""
@@ -801,7 +824,7 @@ class Listener(Judge):
             return self.by_name[self.examples[question]], ""
         if matches("code", question):
             return None, says("code", question)
-        goal = self.goal_asked(question, memory)
+        goal = self.goal_asked(question, memory) or self.compared(question)
         if goal:
             return goal, ""
         heard, about_result = self.asked(question, scene, memory)
@@ -826,7 +849,9 @@ class Listener(Judge):
         if found:
             return found
         if surely and best in RESULT and not self.likely_facts(heard, best):
-            return None, self.denials(best, question)
+            is_form = best == "format" and question.endswith("?")
+            between = self.form_of_several(question, memory.told) if is_form else []
+            return (between[0], "") if between else (None, self.denials(best, question))
         return self.heard_fact(question, heard, score, fact, memory), ""
 
     def spelled_in_rows(self, text, memory):
@@ -849,6 +874,14 @@ class Listener(Judge):
         if matches("same_as", question):
             return next((fact for fact in goals if fact.term in self.mentions(question, memory)), None)
         return None
+
+    def compared(self, question):
+        """The meaning that goes by a measure, if a question asks which one: "Is it the price or the whole cost that must
+        be above the average?"."""
+        if not matches("which_measure", self.shadow(question)):
+            return None
+        named = self.said(question)["field"]
+        return next((fact for fact in self.facts_about("define") if fact.about["field"] & named), None)
 
     def unknown_head(self, question, scene, heard, memory):
         """The meaning of a term that a question names and nobody knows yet, where it seems to be about something that
@@ -996,6 +1029,9 @@ class Listener(Judge):
                 heard, best, surely = heard._replace(aspects={named: aspects[named]}), named, True
         if self.quotes_hedge(scene) and matches("denies", question):    # "You said usually. When is it not big?"
             heard, best, surely = heard._replace(aspects={"except": CERTAIN}), "except", True
+        hedge = matches("asks_hedge", question)    # "Why roughly?"
+        if hedge and hedge["hedge"] in memory.heard and self.surely_about(question) <= {*HIDDEN}:
+            heard, best, surely = heard._replace(aspects={"except": CERTAIN}), "except", True
         by_name = matches("exception", question) and "except" in self.surely_about(question) and best not in MADE
         if by_name or "any exceptions" in question or self.asks_for_one(question):
             heard = heard._replace(aspects={"except": CERTAIN})
@@ -1120,6 +1156,8 @@ class Listener(Judge):
             if not row["about"]:
                 facts = self.facts[:1]
             asks = row["asks"].search(with_terms) or row["asks"].search(shadow)
+            if of_average and row["about"] in OTHER_REACH and not matches(OTHER_REACH[row["about"]], text):
+                continue    # "Is that the average of the whole list, or only of some?"
             if facts and asks:
                 measure = f"{facts[-1].term} of each {self.row}"
                 found.append(row["says"].format(measure=measure, row=self.row))
@@ -1129,6 +1167,8 @@ class Listener(Judge):
 
     def asks_for_fact(self, text, heard, memory):
         """Whether a question, which may seem to be about what the reference settles, asks for a fact."""
+        if self.compared(text):
+            return True
         about_round = heard.fits("round") or re.search(r"\d\.\d", text)
         if "round" in self.aspects_here and about_round and not matches("averaged_over", text):
             return True

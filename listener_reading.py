@@ -252,7 +252,7 @@ class Reader:
         def key(match):
             return self.key_words.get(match[0], match[0])
 
-        return self.noun.sub(noun, re.sub(r"[a-z_]\w*", key, text))
+        return re.sub(" +", " ", self.noun.sub(noun, re.sub(r"[a-z_]\w*", key, text)))
 
     def with_terms(self, text):
         """The shadow of a text, with "term" for each of a term's words."""
@@ -279,7 +279,7 @@ class Reader:
             points[name] += min(longest, LONG) / LONG
         if not self.has_groups:
             points["absent"] = 0
-        self.strike_out(points)
+        self.strike_out(points, self.shadow(text))
         if self.checks_kind(text):
             points.update(dict.fromkeys(BESIDE_KINDS, 0))
         return {name: number for name, number in points.items() if number}
@@ -290,15 +290,19 @@ class Reader:
 
     def checks_kind(self, text):
         """Whether a text checks a thing: "Does a van count as slow if it has 0 stops?" is not about how many I want."""
+        if self.has_groups and tables()["aspects"]["absent"]["sure"].search(self.shadow(text)):
+            return False    # "Should a city appear, even if none of its orders is slow?"
         return matches("instance", self.with_terms(text)) and not matches("asks", without("aside", text))
 
-    def strike_out(self, points):
-        """Takes the points from aspects that yield to another one.
+    def strike_out(self, points, text):
+        """Takes the points from aspects of a text that yield to another one.
 
         What the task has no fact of yields to what it has one of. "Which one goes first if two are equal?" may be about
         the order, but is about ties if there is a fact of ties only. A surer aspect wins over those in its `over`.
         """
         sure = {name for name in points if points[name] >= SURE}
+        if "between" in sure and matches("inside_entry", text):
+            points.update(between=0, format=CERTAIN)
         if self.aspects_here & sure:
             unsettled = sure.intersection(MADE + ONCE).difference(self.aspects_here, self.sure_replies)
             points.update(dict.fromkeys(unsettled, 0))

@@ -839,7 +839,7 @@ def test_all_or_only_some_is_about_the_topic(form):
     count = 0
     for task, fact in facts_with("limit"):
         kinds = [kind for kind in task["plan"]["kinds"] if kind != fact["term"]]
-        if kinds and "list" in fact["reply"] and "times" in fact["reply"]:
+        if kinds and "the whole list" in fact["reply"] and not fact["values"].get("mean"):
             other = words_of(task, kinds[0])["T"]
             reply, told = reply_after(task, fact["needs"], form.format(other=other, **w.common_words(task["plan"])))
             assert f"{kinds[0]}.define" not in told and "whole list" in reply, (form, reply)
@@ -1120,7 +1120,7 @@ def test_both_limits_of_an_exception_are_answered_together():
             words = words_of(task, fact["term"]) | {"n": limit["values"]["number"][0], "m": number[0]}
             message = "Does exactly {n} count as {T}, and exactly {m} where the exception applies?".format(**words)
             reply, told = reply_after(task, [limit["detail"], fact["detail"]], message)
-            assert told == [edge["detail"]] and f"There, exactly {number[0]}" in reply, (message, reply)
+            assert told == [edge["detail"]] and f"exactly {number[0]}" in reply, (message, reply)
             count += 1
     assert count > 3
 
@@ -1276,7 +1276,7 @@ def test_what_is_doubled_is_the_whole(form):
             keys = base["values"]["field"]
             message = form.format(f=" times ".join(keys), m=fact["term"], key=keys[0])
             reply, _ = reply_after(task, [base["detail"], fact["detail"]], message)
-            assert "It goes for the whole" in reply, (message, reply)
+            assert "The adjustment goes for the whole" in reply, (message, reply)
             count += 1
     assert count > 1
 
@@ -1342,3 +1342,92 @@ def test_that_there_are_no_exceptions_is_said_with_a_limit(form):
             assert fact["detail"] in told and "exceptions" in reply, (form, reply)
             count += 1
     assert count > 10
+
+
+@pytest.mark.parametrize("form", ["Could you please tell me how many you mean by a few?", "How many is a short list for you?",
+                                  "How many {label}s do you mean by a short list?", "How many would you call a few?"])
+def test_what_a_few_or_short_means_is_how_many(form):
+    for task, fact in facts_with("count"):
+        label = w.common_words(task["plan"])["noun"]
+        assert reply_after(task, [], form.format(label=label))[1] == ["count"], form
+
+
+def test_what_stands_between_several_entries_is_told_to_who_asks_how_they_look():
+    count = 0
+    for task, fact in facts_with("between"):
+        if "format" not in by_name(task):    # the request wants names only
+            message = f"How exactly should the line look for two {w.common_words(task['plan'])['noun']}s?"
+            assert reply_after(task, [], message)[1] == ["between"], message
+            count += 1
+    assert count > 3
+
+
+@pytest.mark.parametrize("form", ["How should the line look: what goes between the name and the figure, and between the {nouns}?",
+                                  "What stands between a name and its figure, and between the {nouns}?"])
+def test_what_is_inside_an_entry_comes_before_what_is_between_them(form):
+    count = 0
+    for task, fact in facts_with("format"):
+        if "between" in by_name(task):
+            message = form.format(nouns=w.common_words(task["plan"])["things"])
+            reply, told = reply_after(task, [], message)
+            assert told[-1:] == ["format"] and reply.startswith(("One thing", "One after")), (message, reply)
+            count += 1
+    assert count > 3
+
+
+@pytest.mark.parametrize("form", ["Does exactly {n} count {there}?", "{There}, is {n} itself {T} or not?"])
+def test_whether_an_exceptions_own_limit_counts_is_answered_by_itself(form):
+    count = 0
+    for task, fact in facts_with("except"):
+        term, number = fact["term"], fact["values"].get("number")
+        limit, edge = (by_name(task).get(f"{term}.{name}") for name in ("limit", "edge"))
+        if number and edge and limit["values"].get("number") not in (None, number):
+            message = form.format(n=number[0], there="where the exception applies", There="With the exception",
+                                  **words_of(task, term))
+            reply, told = reply_after(task, [limit["detail"], edge["detail"], fact["detail"]], message)
+            assert not told and fact["reply"] in reply and f"exactly {number[0]}" in reply and limit["reply"] not in reply, (message, reply)
+            count += 1
+    assert count > 3
+
+
+@pytest.mark.parametrize("form", ["Why {hedge}?", "Why {hedge}: what would make it exactly right?",
+                                  "What do you mean by {hedge}?", "Is it only {hedge} so?"])
+def test_a_hedge_that_is_taken_up_leads_to_its_exception(form):
+    count = 0
+    for task, fact in facts_with("extra"):
+        formula = by_name(task)[fact["needs"][0]]
+        hedge = re.match(r"(mostly|usually|as a rule|normally|mainly|roughly|basically)", formula["reply"].lower())
+        if hedge:
+            message = form.format(hedge=hedge[0])
+            assert reply_after(task, [formula["detail"]], message)[1] == [fact["detail"]], message
+            count += 1
+    assert count > 3
+
+
+def test_an_average_of_the_list_is_not_mixed_up_with_what_is_added():
+    count = 0
+    for task, fact in facts_with("limit"):
+        define = by_name(task)[fact["needs"][0]]
+        extra = [each["detail"] for each in task["facts"] if each["aspect"] == "extra"]
+        if fact["values"].get("mean") and extra and len(define["values"]["field"]) == 1:
+            words = words_of(task, fact["term"]) | {"key": define["values"]["field"][0]}
+            known = [*extra, define["detail"], fact["detail"]]
+            message = "Is that the plain average {key} of all {noun}s in the list, including those that aren't {T}?"
+            reply, _ = reply_after(task, known, message.format(**words))
+            assert "whole list" in reply and "adjustment" not in reply, (message, reply)
+            count += 1
+    assert count > 1
+
+
+@pytest.mark.parametrize("form", ["Should a {label} appear in the dictionary when it has no {T} {noun}s at all?",
+                                  "Should a {label} appear even if none of its {noun}s is {T}?"])
+def test_groups_without_any_are_left_out(form):
+    count = 0
+    for task, fact in facts_with("group"):
+        kinds = [term for term in task["plan"]["kinds"] if f"{term}.define" in by_name(task)]
+        if kinds:
+            message = form.format(label=fact["values"]["field"][0], **words_of(task, kinds[0]))
+            reply, _ = reply_after(task, [fact["detail"]], message)
+            assert "are left out" in reply, (message, reply)
+            count += 1
+    assert count > 3
