@@ -246,8 +246,8 @@ class Listener(Judge):
             parts.again += [name for name in known if self.by_name[name].term in others]
         if told:    # "What stands between the entries, and how many do you want?": there is no wish about the second
             of_result = all(self.by_name[name].aspect in RESULT for name in told)
-            parts.instead = [word for word in parts.instead
-                             if of_result and word == self.denial("count") or matches("says_none", word.lower())]
+            wishes = [self.denial("count"), self.denial("format")] if of_result else []
+            parts.instead = [word for word in parts.instead if word in wishes or matches("says_none", word.lower())]
         elif parts.settled:
             parts.again = [*known, *asked, *self.told_about_result(text, memory)]
             if not parts.asks_for_yes:

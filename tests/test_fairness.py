@@ -1431,3 +1431,33 @@ def test_groups_without_any_are_left_out(form):
             assert "are left out" in reply, (message, reply)
             count += 1
     assert count > 3
+
+
+def test_that_one_number_or_only_names_are_wanted_is_said_beside_the_second_question():
+    count = 0
+    for task, fact in facts_with("empty"):
+        if "format" not in by_name(task) and task["plan"]["shape"] == "share":
+            reply, told = reply_after(task, [], "In what form do you want the percentages, and what if there are none at all?")
+            assert told == ["empty"] and "the number" in reply.lower(), reply
+            count += 1
+    assert count > 3
+
+
+@pytest.mark.parametrize("form", ["What is the {t}?", "What's {t}, and how high must it be?"])
+def test_what_a_measure_is_asks_for_its_formula(form):
+    for task, fact in facts_with("formula"):
+        kind = next((each for each in task["facts"] if each["aspect"] == "define"
+                     and fact["term"] in each["values"].get("field", [])), None)
+        if kind:
+            told = reply_after(task, [kind["detail"]], form.format(t=fact["term"]))[1]
+            assert told[:1] == [fact["detail"]], (form, told)
+
+
+def test_whether_all_is_added_up_is_answered_beside_the_group():
+    count = 0
+    for task, fact in facts_with("group"):
+        message = f"What are the groups in the table, and is the {task['plan']['goal']} of several added up?"
+        reply, _ = reply_after(task, [], message)
+        assert "the sum" in reply, (message, reply)
+        count += 1
+    assert count > 3
