@@ -1437,7 +1437,8 @@ def test_that_one_number_or_only_names_are_wanted_is_said_beside_the_second_ques
     count = 0
     for task, fact in facts_with("empty"):
         if "format" not in by_name(task) and task["plan"]["shape"] == "share":
-            reply, told = reply_after(task, [], "In what form do you want the percentages, and what if there are none at all?")
+            message = "Should I return the percentages as a list or a tuple, and what if there are none at all?"
+            reply, told = reply_after(task, [], message)
             assert told == ["empty"] and "the number" in reply.lower(), reply
             count += 1
     assert count > 3
