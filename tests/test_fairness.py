@@ -1462,3 +1462,15 @@ def test_whether_all_is_added_up_is_answered_beside_the_group():
         assert "the sum" in reply, (message, reply)
         count += 1
     assert count > 3
+
+
+def test_how_an_entry_and_its_figure_appear_is_about_the_form():
+    for task, fact in facts_with("format"):
+        message = f"How should each {w.common_words(task['plan'])['who']} and their figure appear in the list?"
+        assert reply_after(task, [], message)[1] == ["format"], message
+
+
+def test_what_comes_before_or_after_the_entries_is_not_about_the_order():
+    for task, fact in facts_with("between"):
+        reply, told = reply_after(task, [], "What stands between the names, and does anything come before or after them?")
+        assert told == ["between"] and "I order" not in reply, reply
