@@ -1466,8 +1466,10 @@ def test_whether_all_is_added_up_is_answered_beside_the_group():
 
 def test_how_an_entry_and_its_figure_appear_is_about_the_form():
     for task, fact in facts_with("format"):
-        message = f"How should each {w.common_words(task['plan'])['who']} and their figure appear in the list?"
-        assert reply_after(task, [], message)[1] == ["format"], message
+        words = w.common_words(task["plan"])
+        for message in (f"How should each {words['who']} and their figure appear in the list?",
+                        f"How exactly is one {words['noun']} written, with its figure?"):
+            assert reply_after(task, [], message)[1] == ["format"], message
 
 
 def test_what_comes_before_or_after_the_entries_is_not_about_the_order():
