@@ -34,7 +34,6 @@ from listener_words import CODE, CONTENT, act, matches, plain, says, sentences, 
 from own_facts import OwnFacts
 
 MANNERS = ("plain", "vague", "revising")
-OTHER_REACH = {"extra": "adjusts", "order": "ranks"}    # what else may go over the whole list -> the act of asking for it
 
 
 # ---- The dialogue
@@ -1029,8 +1028,9 @@ class Listener(Judge):
                 heard, best, surely = heard._replace(aspects={named: aspects[named]}), named, True
         if self.quotes_hedge(scene) and matches("denies", question):    # "You said usually. When is it not big?"
             heard, best, surely = heard._replace(aspects={"except": CERTAIN}), "except", True
-        hedge = matches("asks_hedge", question)    # "Why roughly?"
-        if hedge and hedge["hedge"] in memory.heard and self.surely_about(question) <= {*HIDDEN}:
+        hedge = matches("hedge", question)
+        asks_hedge = hedge and matches("asks_hedge", question.replace(hedge[0], "hedge"))    # "Why roughly?"
+        if asks_hedge and hedge[0] in memory.heard and self.surely_about(question) <= {*HIDDEN}:
             heard, best, surely = heard._replace(aspects={"except": CERTAIN}), "except", True
         by_name = matches("exception", question) and "except" in self.surely_about(question) and best not in MADE
         if by_name or "any exceptions" in question or self.asks_for_one(question):
@@ -1156,7 +1156,7 @@ class Listener(Judge):
             if not row["about"]:
                 facts = self.facts[:1]
             asks = row["asks"].search(with_terms) or row["asks"].search(shadow)
-            if of_average and row["about"] in OTHER_REACH and not matches(OTHER_REACH[row["about"]], text):
+            if of_average and not re.search(row.get("beside_average", ""), text):
                 continue    # "Is that the average of the whole list, or only of some?"
             if facts and asks:
                 measure = f"{facts[-1].term} of each {self.row}"

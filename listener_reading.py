@@ -269,7 +269,8 @@ class Reader:
         A sure pattern that fits gives SURE points, and a little more the longer the match is. A hint gives LIKELY ones.
         Two hints count as much as a sure pattern, but only one does where a sure pattern fits.
         """
-        matches_here = aspect_matches(without("aside", self.shadow(text)))
+        shadow = self.shadow(text)
+        matches_here = aspect_matches(without("aside", shadow))
         fitting = {name for name, longest, hints in matches_here if longest}
         hints_that_count = 1 if fitting - {"define"} else 2
         points = {}
@@ -279,7 +280,7 @@ class Reader:
             points[name] += min(longest, LONG) / LONG
         if not self.has_groups:
             points["absent"] = 0
-        self.strike_out(points, self.shadow(text))
+        self.strike_out(points, shadow)
         if self.checks_kind(text):
             points.update(dict.fromkeys(BESIDE_KINDS, 0))
         return {name: number for name, number in points.items() if number}
@@ -290,18 +291,19 @@ class Reader:
 
     def checks_kind(self, text):
         """Whether a text checks a thing: "Does a van count as slow if it has 0 stops?" is not about how many I want."""
-        if self.has_groups and tables()["aspects"]["absent"]["sure"].search(self.shadow(text)):
-            return False    # "Should a city appear, even if none of its orders is slow?"
-        return matches("instance", self.with_terms(text)) and not matches("asks", without("aside", text))
+        if not matches("instance", self.with_terms(text)) or matches("asks", without("aside", text)):
+            return False
+        # "Should a city appear, even if none of its orders is slow?" is about the groups.
+        return not (self.has_groups and tables()["aspects"]["absent"]["sure"].search(self.shadow(text)))
 
-    def strike_out(self, points, text):
-        """Takes the points from aspects of a text that yield to another one.
+    def strike_out(self, points, shadow):
+        """Takes the points from aspects of a shadow that yield to another one.
 
         What the task has no fact of yields to what it has one of. "Which one goes first if two are equal?" may be about
         the order, but is about ties if there is a fact of ties only. A surer aspect wins over those in its `over`.
         """
         sure = {name for name in points if points[name] >= SURE}
-        if "between" in sure and matches("inside_entry", text):
+        if "between" in sure and matches("inside_entry", shadow):
             points.update(between=0, format=CERTAIN)
         if self.aspects_here & sure:
             unsettled = sure.intersection(MADE + ONCE).difference(self.aspects_here, self.sure_replies)
